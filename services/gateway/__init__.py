@@ -1,0 +1,1 @@
+"""Edge: auth, tokenizing, text, streams in and out, routing; owner of requests."""

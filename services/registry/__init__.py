@@ -1,0 +1,1 @@
+"""Model versions, artifacts, routes and worker assignment."""

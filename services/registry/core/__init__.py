@@ -1,0 +1,1 @@
+"""Pure, synchronous domain logic: time, ids and randomness are arguments."""

@@ -1,0 +1,1 @@
+"""Lanes: admission, continuous batching, KV page tables, prefix cache, dispatch."""

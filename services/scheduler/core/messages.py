@@ -1,0 +1,148 @@
+"""What goes into a lane and what comes out: the values that the shell translates to and from protos."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class FinishReason(enum.IntEnum):
+    """Why a choice ended; numbered as in the inference proto."""
+
+    STOP = 1
+    LENGTH = 2
+    DEADLINE = 3
+    CANCELLED = 4
+    INCOMPLETE = 5
+    ERROR = 6
+
+
+class Priority(enum.IntEnum):
+    """A class of requests; numbered as in the inference proto."""
+
+    INTERACTIVE = 1
+    STANDARD = 2
+    BATCH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn; `top_logprobs` is None when no log-probabilities were asked for."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    top_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One accepted or offered generation. Times are seconds on the caller's monotonic clock."""
+
+    request_id: int
+    tenant_id: str
+    owner: str
+    prompt: tuple[int, ...]
+    max_output_tokens: int
+    n: int = 1
+    sampling: Sampling = field(default_factory=Sampling)
+    stop_token_ids: frozenset[int] = frozenset()
+    deadline: float | None = None
+    priority: Priority = Priority.STANDARD
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What one worker can hold, from its Describe."""
+
+    page_size: int
+    page_count: int
+    slot_count: int
+    max_step_tokens: int
+    context_length: int
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewSequence:
+    """A choice that becomes resident in a slot."""
+
+    slot: int
+    sequence_id: int
+    token_ids: list[int]
+    prompt_len: int
+    computed_len: int
+    pages: list[int]
+    choice: int
+    sampling: Sampling
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step of one worker: `drop`, then `add`, then pages, then rows. Parallel lists match."""
+
+    epoch: int
+    step: int
+    drop: list[int] = field(default_factory=list)
+    add: list[NewSequence] = field(default_factory=list)
+    slot: list[int] = field(default_factory=list)
+    token_count: list[int] = field(default_factory=list)
+    page_slot: list[int] = field(default_factory=list)
+    page: list[int] = field(default_factory=list)
+
+
+class Logprobs(NamedTuple):
+    """A sampled token's log-probability and its likeliest alternatives."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one step produced: the rows that sampled, in parallel lists, and the rows that failed."""
+
+    epoch: int
+    step: int
+    slot: list[int] = field(default_factory=list)
+    token_id: list[int] = field(default_factory=list)
+    logprobs: dict[int, Logprobs] = field(default_factory=dict)  # position in `slot` -> values
+    row_error: dict[int, str] = field(default_factory=dict)  # slot -> reason
+
+
+class TokenCommitted(NamedTuple):
+    """Effect: a token of a choice is final."""
+
+    owner: str
+    request_id: int
+    choice: int
+    index: int
+    token_id: int
+    logprobs: Logprobs | None
+
+
+class ChoiceEnded(NamedTuple):
+    """Effect: a choice ended, after its last token."""
+
+    owner: str
+    request_id: int
+    choice: int
+    reason: FinishReason
+    output_tokens: int
+    error_reason: str
+
+
+class RequestEnded(NamedTuple):
+    """Effect: the one terminal message of an accepted request."""
+
+    owner: str
+    request_id: int
+    input_tokens: int
+    cached_tokens: int
+    queue_s: float
+
+
+Effect = TokenCommitted | ChoiceEnded | RequestEnded

@@ -1,0 +1,1 @@
+"""The engine: weights and KV pages. The only place that imports torch."""

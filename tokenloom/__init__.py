@@ -1,0 +1,1 @@
+"""What a caller imports: stubs, the SDK and the command."""
