@@ -1,0 +1,37 @@
+"""What a worker refuses.
+
+ServiceError
++-- PlanError         FAILED_PRECONDITION: the plan does not follow what this worker accepted
+|   +-- FencedError   a newer attachment exists
+|   +-- GapError      a step is missing, or one is repeated whose result is no longer kept
++-- NotLoadedError    UNAVAILABLE: no engine yet, or no longer
+"""
+
+from __future__ import annotations
+
+from kit.errors import Code, ServiceError
+
+
+class PlanError(ServiceError):
+    """A plan that must not run."""
+
+
+class FencedError(PlanError):
+    """The plan's epoch is below the highest one accepted."""
+
+    def __init__(self, epoch: int, highest: int) -> None:
+        super().__init__(Code.FAILED_PRECONDITION, "EPOCH_FENCED", f"epoch {epoch} is below {highest}")
+
+
+class GapError(PlanError):
+    """The plan's step neither follows the last one nor repeats a kept one."""
+
+    def __init__(self, step: int, expected: int) -> None:
+        super().__init__(Code.FAILED_PRECONDITION, "STEP_GAP", f"step {step} where {expected} was expected")
+
+
+class NotLoadedError(ServiceError):
+    """The engine cannot take plans."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Code.UNAVAILABLE, "NO_CAPACITY", message)
