@@ -1,0 +1,91 @@
+"""How a request ended: one reason over its choices, what is billed, and the error of a failed one."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kit.errors import Code, ServiceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class FinishReason(enum.IntEnum):
+    """Why a choice or request ended; numbered as in the inference proto, rising in severity."""
+
+    STOP = 1
+    LENGTH = 2
+    DEADLINE = 3
+    CANCELLED = 4
+    INCOMPLETE = 5
+    ERROR = 6
+
+    @property
+    def label(self) -> str:
+        """The word used in JSON."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Moments of a request, in seconds on one monotonic clock; `first_token` is None without a token."""
+
+    received: float
+    ended: float
+    first_token: float | None = None
+    queue_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The terminal record of a request: what `done` says and the ledger bills."""
+
+    finish_reason: FinishReason
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    billable_tokens: int
+    queue_ms: float
+    ttft_ms: float
+    total_ms: float
+
+
+def request_reason(reasons: Iterable[FinishReason]) -> FinishReason:
+    """The most severe reason of a request's choices; there is at least one."""
+    return max(reasons)
+
+
+def close(
+    reasons: Iterable[FinishReason],
+    output_tokens: Iterable[int],
+    timings: Timings,
+    *,
+    input_tokens: int,
+    cached_tokens: int = 0,
+) -> Closed:
+    """Close a request. `input_tokens` is 0 when no prefill step ran; a failed request bills nothing."""
+    reason = request_reason(reasons)
+    output = sum(output_tokens)
+    first = timings.received if timings.first_token is None else timings.first_token
+    return Closed(
+        finish_reason=reason,
+        input_tokens=input_tokens,
+        cached_tokens=min(cached_tokens, input_tokens),
+        output_tokens=output,
+        billable_tokens=0 if reason is FinishReason.ERROR else input_tokens + output,
+        queue_ms=_milliseconds(timings.queue_s),
+        ttft_ms=_milliseconds(first - timings.received),
+        total_ms=_milliseconds(timings.ended - timings.received),
+    )
+
+
+def error_of(error_reason: str = "") -> ServiceError:
+    """The error that ends a request which finished with ERROR; `error_reason` is the scheduler's."""
+    reason = error_reason or "INTERNAL"
+    return ServiceError(Code.INTERNAL, reason, "the generation failed; nothing is billed for it")
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(max(0.0, seconds) * 1000, 3)
