@@ -1,0 +1,73 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+BIN := .venv/bin
+# The one dependency outside the lock: its CPU and CUDA builds differ. TORCH_INDEX_URL chooses where it comes from.
+TORCH := $(shell sed -n 's/.*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --only-binary :all:
+PROTOS := $(sort $(wildcard protos/tokenloom/api/*/v1/*.proto))
+PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
+	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=$(1) $(PROTOS)
+
+.PHONY: help setup demo up test lint types protos protos-check protos-baseline lock
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
+
+setup: .venv/.ready ## create .venv and install everything from the lock file
+
+.venv/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Tokenloom needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12" >&2; exit 2; }
+	@echo "== set-up 1/4: virtual environment"
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
+	@echo "== set-up 2/4: locked packages"
+	@$(PIP) --require-hashes -r requirements.lock
+	@echo "== set-up 3/4: $(TORCH)"
+	@$(PIP) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
+	@echo "== set-up 4/4: tokenloom itself"
+	@$(PIP) --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup ## start everything, stream one chat answer, show its bill, stop
+	@$(BIN)/tokenloom demo
+
+up: setup ## run the platform in the foreground; Ctrl-C drains (ARGS="--workers 2")
+	@exec $(BIN)/tokenloom up $(ARGS)
+
+test: setup ## run the whole test suite (ARGS="tests/unit -k name")
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: setup ## check style, format and the import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@PYTHONPATH=. $(BIN)/lint-imports --no-cache
+
+types: setup ## check types, strictly
+	@$(BIN)/mypy
+
+protos: setup ## regenerate the stubs in tokenloom/api
+	@$(call PROTOC,.)
+
+protos-check: setup ## lint the protos, refuse breaking changes and stale stubs
+	@cd protos && ../$(BIN)/buf lint
+	@cd protos && ../$(BIN)/buf breaking --against baseline.binpb
+	@fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
+		$(call PROTOC,"$$fresh"); \
+		diff -r --exclude=__pycache__ --exclude=__init__.py "$$fresh/tokenloom/api" tokenloom/api \
+		|| { echo "The stubs are stale: run make protos." >&2; exit 1; }
+	@echo "protos: clean, compatible, stubs up to date"
+
+protos-baseline: setup ## accept the protos of now as what later changes must not break
+	@cd protos && ../$(BIN)/buf build -o baseline.binpb
+
+lock: ## resolve every dependency anew into requirements.lock
+	@tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; \
+		$(PYTHON) -m venv "$$tools" && "$$tools/bin/pip" install --quiet --disable-pip-version-check pip-tools==7.6.2; \
+		CUSTOM_COMPILE_COMMAND="make lock" "$$tools/bin/pip-compile" --quiet --extra dev --generate-hashes --strip-extras \
+			--unsafe-package torch --unsafe-package tokenloom --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-annotate \
+			$(ARGS) --output-file requirements.lock pyproject.toml; \
+		sed -i.bak '/^# WARNING: The following packages were not pinned/,$$d' requirements.lock; rm requirements.lock.bak
