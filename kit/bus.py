@@ -1,0 +1,293 @@
+"""NATS: JetStream events and watched KV state. All of it outlives a NATS that goes away and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, cast
+
+import nats.errors
+from nats.aio.client import Client
+from nats.js import api
+from nats.js.errors import BadRequestError
+
+from kit import log
+from kit.kv import KvView
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
+    from nats.js.kv import KeyValue
+
+__all__ = ["Bus", "BusError", "KvView", "Message"]
+
+V = TypeVar("V")
+RETRY_S = 0.5
+RECONNECT_S = 0.25
+ACK_WAIT_S = 30.0
+PUBLISH_TIMEOUT_S = 5.0
+# A lone event waits this long for company, so that a burst becomes few batches.
+_GATHER_S = 0.02
+_KV_OPERATION, _KV_MARKER = "KV-Operation", "Nats-Marker-Reason"
+_log = log.get("bus")
+
+
+class BusError(Exception):
+    """NATS is away, or refused; the operation may be repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One stored event or KV entry; `deleted` marks a KV key that is gone."""
+
+    subject: str
+    data: bytes
+    sequence: int
+    at: float
+    deleted: bool = False
+
+
+Handler = Callable[[Message], None]
+BatchHandler = Callable[[Sequence[Message]], Awaitable[None]]
+Hook = Callable[[], None]
+
+
+class Bus:
+    """One connection, made by `Bus.connect`. Reconnects for ever and then declares its streams again."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._url, self._name = url, name
+        self._nc = Client()
+        self._closing = False
+        self._streams: dict[str, api.StreamConfig] = {}
+        # Rises with each connection: whoever watches starts over.
+        self.generation = 0
+        self.lost_at = -math.inf
+
+    @classmethod
+    async def connect(cls, url: str, name: str) -> Self:
+        """Connect, waiting for NATS as long as it takes."""
+        bus = cls(url, name)
+        await bus._open()
+        return bus
+
+    @property
+    def connected(self) -> bool:
+        """Whether NATS is there now."""
+        return self._nc.is_connected
+
+    @property
+    def js(self) -> JetStreamContext:
+        """The connection's JetStream context, for what this class does not wrap."""
+        return self._nc.jetstream(timeout=PUBLISH_TIMEOUT_S)
+
+    async def close(self) -> None:
+        """Leave NATS."""
+        self._closing = True
+        await self._nc.close()
+
+    async def publish(self, subject: str, payload: bytes, *, msg_id: str) -> None:
+        """Return once JetStream stored the event; raises `BusError`. A repeated `msg_id` is dropped."""
+        if not self.connected:
+            raise BusError("NATS is away")
+        try:
+            await self.js.publish(subject, payload, headers={api.Header.MSG_ID.value: msg_id})
+        except nats.errors.Error as error:
+            raise BusError(f"{subject}: {error!r}") from error
+
+    async def ensure_stream(
+        self, name: str, subjects: Sequence[str], max_age_s: float, *, max_bytes: int = -1
+    ) -> None:
+        """Create or update a stream kept by limits that, when full, refuses new events."""
+        config = api.StreamConfig(
+            name=name,
+            subjects=list(subjects),
+            retention=api.RetentionPolicy.LIMITS,
+            discard=api.DiscardPolicy.NEW,
+            storage=api.StorageType.FILE,
+            max_age=max_age_s,
+            max_bytes=max_bytes,
+        )
+        await self._retry(lambda: self._declare(config))
+        self._streams[name] = config
+
+    async def ensure_kv(self, bucket: str) -> KeyValue:
+        """Create the bucket where there is none."""
+        return await self._retry(lambda: self.js.create_key_value(bucket=bucket, history=1))
+
+    async def kv(self, bucket: str) -> KeyValue:
+        """The bucket, waiting until its owner has created it."""
+        return await self._retry(lambda: self.js.key_value(bucket))
+
+    async def consume(self, stream: str, durable: str, handler: BatchHandler, batch: int) -> NoReturn:
+        """Give each event to `handler` in batches, at least once; acknowledge after it returns.
+
+        When `handler` raises, the batch stays unacknowledged and comes again.
+        """
+        while True:
+            try:
+                await self._consume(stream, durable, handler, batch)
+            except nats.errors.Error as error:
+                _log.warning("consumer retries", stream=stream, durable=durable, error=repr(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def consumer_pending(self, stream: str, durable: str) -> int:
+        """Events stored and not yet acknowledged by this consumer."""
+        try:
+            info = await self.js.consumer_info(stream, durable)
+        except nats.errors.Error as error:
+            raise BusError(repr(error)) from error
+        return (info.num_pending or 0) + (info.num_ack_pending or 0)
+
+    async def last_per_subject(
+        self,
+        stream: str,
+        subject: str,
+        handler: Handler,
+        *,
+        on_restart: Hook = lambda: None,
+        on_current: Hook = lambda: None,
+    ) -> NoReturn:
+        """Give `handler` the last event of every subject that matches, then each new one, in order.
+
+        After NATS was away it starts over with the last ones: `on_restart` comes first, and `on_current` once
+        all that was stored has been given.
+        """
+        while True:
+            try:
+                await self._follow(stream, subject, handler, on_restart, on_current)
+            except nats.errors.Error as error:
+                _log.debug("watch retries", stream=stream, subject=subject, error=repr(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def _consume(self, stream: str, durable: str, handler: BatchHandler, batch: int) -> None:
+        config = api.ConsumerConfig(
+            ack_policy=api.AckPolicy.EXPLICIT,
+            ack_wait=ACK_WAIT_S,
+            max_deliver=-1,
+            max_ack_pending=4 * batch,
+        )
+        pull = await self.js.pull_subscribe("", durable, stream=stream, config=config)
+        try:
+            while True:
+                if messages := await _fetch(pull, batch):
+                    await self._handle(messages, handler)
+        finally:
+            if not self._nc.is_closed:
+                await pull.unsubscribe()
+
+    async def _handle(self, messages: list[Msg], handler: BatchHandler) -> None:
+        try:
+            await handler([_message(m) for m in messages])
+        except Exception as error:  # the events are not lost: they come again
+            _log.error(
+                "batch failed, will come again", size=len(messages), error=f"{type(error).__name__}: {error}"
+            )
+            await asyncio.sleep(RETRY_S)
+            for message in messages:
+                await message.nak()
+            return
+        for message in messages:
+            await message.ack()
+
+    async def _follow(
+        self, stream: str, subject: str, handler: Handler, on_restart: Hook, on_current: Hook
+    ) -> None:
+        generation = self.generation
+        subscription = await self.js.subscribe(
+            subject, stream=stream, ordered_consumer=True, deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT
+        )
+        try:
+            on_restart()
+            info = await subscription.consumer_info()
+            current = not (info.num_pending or (info.delivered and info.delivered.consumer_seq))
+            if current:
+                on_current()
+            while generation == self.generation:
+                try:
+                    message = await subscription.next_msg(timeout=RETRY_S)
+                except nats.errors.TimeoutError:
+                    continue
+                handler(_message(message))
+                if not current and message.metadata.num_pending == 0:
+                    current = True
+                    on_current()
+        finally:
+            if not self._nc.is_closed:
+                await subscription.unsubscribe()
+
+    async def _retry(self, operation: Callable[[], Awaitable[V]]) -> V:
+        while True:
+            try:
+                return await operation()
+            except nats.errors.Error as error:
+                _log.info("waits for NATS", error=repr(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def _declare(self, config: api.StreamConfig) -> None:
+        try:
+            await self.js.add_stream(config)
+        except BadRequestError:
+            await self.js.update_stream(config)
+
+    async def _open(self) -> None:
+        self._nc = Client()
+        await self._nc.connect(
+            self._url,
+            name=self._name,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=cast("int", RECONNECT_S),
+            ping_interval=10,
+            max_outstanding_pings=2,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_lost,
+            reconnected_cb=self._on_connected,
+            closed_cb=self._on_closed,
+        )
+        await self._on_connected()
+
+    async def _on_connected(self) -> None:
+        self.generation += 1
+        _log.info("connected to NATS", server=str(self._nc.connected_server_version))
+        for config in self._streams.values():
+            try:
+                await self._declare(config)
+            except nats.errors.Error as error:
+                _log.error("stream not declared again", stream=config.name, error=repr(error))
+
+    async def _on_lost(self) -> None:
+        self.lost_at = time.monotonic()
+        if not self._closing:
+            _log.warning("NATS is away")
+
+    async def _on_closed(self) -> None:
+        # The client gives a connection up for good on some server errors, such as a slow login.
+        if not self._closing:
+            await asyncio.sleep(RETRY_S)
+            await self._open()
+
+    async def _on_error(self, error: Exception) -> None:
+        report = _log.error if isinstance(error, nats.errors.Error) and self.connected else _log.debug
+        report("NATS error", error=repr(error))
+
+
+async def _fetch(pull: JetStreamContext.PullSubscription, batch: int) -> list[Msg]:
+    try:
+        messages = await pull.fetch(1, timeout=2.0)
+    except nats.errors.TimeoutError:
+        return []
+    if batch > 1:
+        with contextlib.suppress(nats.errors.TimeoutError):
+            messages += await pull.fetch(batch - 1, timeout=_GATHER_S)
+    return messages
+
+
+def _message(raw: Msg) -> Message:
+    headers = raw.headers or {}
+    deleted = headers.get(_KV_OPERATION) in {"DEL", "PURGE"} or _KV_MARKER in headers
+    meta = raw.metadata
+    return Message(raw.subject, raw.data, meta.sequence.stream, meta.timestamp.timestamp(), deleted)

@@ -1,0 +1,81 @@
+"""A KV bucket watched into a local dict."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+
+from kit import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, ItemsView
+
+    from kit.bus import Bus, Message
+
+V = TypeVar("V")
+_log = log.get("kv")
+
+
+class KvView(Generic[V]):
+    """A bucket's entries as a local dict that keeps its last values while NATS is away.
+
+    `run` must be running; `parse` turns a value's bytes into what the view holds.
+    """
+
+    def __init__(self, bus: Bus, bucket: str, parse: Callable[[bytes], V]) -> None:
+        self._bus, self._bucket, self._parse = bus, bucket, parse
+        self._values: dict[str, V] = {}
+        self._loading: dict[str, V] = {}
+        self._ready = asyncio.Event()
+        self._generation = 0
+
+    async def run(self) -> NoReturn:
+        """Follow the bucket, waiting for its owner to create it."""
+        prefix = f"$KV.{self._bucket}."
+        await self._bus.last_per_subject(
+            f"KV_{self._bucket}",
+            f"{prefix}>",
+            lambda message: self._apply(message.subject.removeprefix(prefix), message),
+            on_restart=self._restart,
+            on_current=self._current,
+        )
+
+    async def ready(self) -> None:
+        """Return once the whole bucket has been read for the first time."""
+        await self._ready.wait()
+
+    def get(self, key: str) -> V | None:
+        """The key's last known value."""
+        return self._values.get(key)
+
+    def items(self) -> ItemsView[str, V]:
+        """All last known values."""
+        return self._values.items()
+
+    def staleness_s(self) -> float:
+        """How long ago the view was last known to be current; 0 while it is, infinite before it ever was."""
+        if not self._ready.is_set():
+            return math.inf
+        if self._bus.connected and self._generation == self._bus.generation:
+            return 0.0
+        return time.monotonic() - self._bus.lost_at
+
+    def _restart(self) -> None:
+        # Built aside, so that readers keep the last values and keys that vanished go.
+        self._loading = {}
+
+    def _current(self) -> None:
+        self._values = self._loading
+        self._generation = self._bus.generation
+        self._ready.set()
+
+    def _apply(self, key: str, message: Message) -> None:
+        if message.deleted:
+            self._loading.pop(key, None)
+            return
+        try:
+            self._loading[key] = self._parse(message.data)
+        except Exception as error:  # a value that nobody can read must not blind the service to the others
+            _log.error("unreadable entry kept out", bucket=self._bucket, error=type(error).__name__)
