@@ -24,35 +24,35 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$tokenloom/api/worker/v1/worker.proto\x12\x17tokenloom.api.worker.v1\"\x11\n\x0f\x44\x65scribeRequest\"\xbb\x02\n\x10\x44\x65scribeResponse\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x33\n\x05state\x18\x02 \x01(\x0e\x32$.tokenloom.api.worker.v1.WorkerState\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12\x18\n\x10runtime_revision\x18\x04 \x01(\t\x12\x12\n\nlast_epoch\x18\x05 \x01(\x03\x12\x11\n\tpage_size\x18\x06 \x01(\x05\x12\x12\n\npage_count\x18\x07 \x01(\x05\x12\x12\n\nslot_count\x18\x08 \x01(\x05\x12\x17\n\x0fmax_step_tokens\x18\t \x01(\x05\x12\x16\n\x0e\x63ontext_length\x18\n \x01(\x05\x12\x12\n\nvocab_size\x18\x0b \x01(\x05\x12\x1a\n\x12kv_bytes_per_token\x18\x0c \x01(\x03\"=\n\nRunRequest\x12/\n\x04plan\x18\x01 \x01(\x0b\x32!.tokenloom.api.worker.v1.StepPlan\"B\n\x0bRunResponse\x12\x33\n\x06result\x18\x01 \x01(\x0b\x32#.tokenloom.api.worker.v1.StepResult\"\xa9\x01\n\x08StepPlan\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x0c\n\x04\x64rop\x18\x03 \x03(\x05\x12.\n\x03\x61\x64\x64\x18\x04 \x03(\x0b\x32!.tokenloom.api.worker.v1.Sequence\x12\x0c\n\x04slot\x18\x05 \x03(\x05\x12\x13\n\x0btoken_count\x18\x06 \x03(\x05\x12\x11\n\tpage_slot\x18\x07 \x03(\x05\x12\x0c\n\x04page\x18\x08 \x03(\x05\"\xbe\x01\n\x08Sequence\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x13\n\x0bsequence_id\x18\x02 \x01(\x03\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x12\n\nprompt_len\x18\x04 \x01(\x05\x12\x14\n\x0c\x63omputed_len\x18\x05 \x01(\x05\x12\r\n\x05pages\x18\x06 \x03(\x05\x12\x0e\n\x06\x63hoice\x18\x07 \x01(\x05\x12\x33\n\x08sampling\x18\x08 \x01(\x0b\x32!.tokenloom.api.worker.v1.Sampling\"\x86\x01\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\x05\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x03\x12\x19\n\x0ctop_logprobs\x18\x06 \x01(\x05H\x00\x88\x01\x01\x42\x0f\n\r_top_logprobs\"l\n\x0eLogprobColumns\x12\x0b\n\x03row\x18\x01 \x03(\x05\x12\x0f\n\x07logprob\x18\x02 \x03(\x02\x12\x11\n\ttop_count\x18\x03 \x03(\x05\x12\x14\n\x0ctop_token_id\x18\x04 \x03(\x05\x12\x13\n\x0btop_logprob\x18\x05 \x03(\x02\"(\n\x08RowError\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xf3\x01\n\nStepResult\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x0c\n\x04slot\x18\x03 \x03(\x05\x12\x10\n\x08token_id\x18\x04 \x03(\x05\x12\x39\n\x08logprobs\x18\x05 \x01(\x0b\x32\'.tokenloom.api.worker.v1.LogprobColumns\x12\x34\n\trow_error\x18\x06 \x03(\x0b\x32!.tokenloom.api.worker.v1.RowError\x12\x12\n\nforward_us\x18\x07 \x01(\x03\x12\x11\n\tsample_us\x18\x08 \x01(\x03\x12\x10\n\x08queue_us\x18\t \x01(\x03*x\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_STATE_LOADING\x10\x01\x12\x16\n\x12WORKER_STATE_READY\x10\x02\x12\x19\n\x15WORKER_STATE_DRAINING\x10\x03\x32\xc6\x01\n\rWorkerService\x12_\n\x08\x44\x65scribe\x12(.tokenloom.api.worker.v1.DescribeRequest\x1a).tokenloom.api.worker.v1.DescribeResponse\x12T\n\x03Run\x12#.tokenloom.api.worker.v1.RunRequest\x1a$.tokenloom.api.worker.v1.RunResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$tokenloom/api/worker/v1/worker.proto\x12\x17tokenloom.api.worker.v1\"\x11\n\x0f\x44\x65scribeRequest\"\xd0\x02\n\x10\x44\x65scribeResponse\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x33\n\x05state\x18\x02 \x01(\x0e\x32$.tokenloom.api.worker.v1.WorkerState\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12\x18\n\x10runtime_revision\x18\x04 \x01(\t\x12\x12\n\nlast_epoch\x18\x05 \x01(\x03\x12\x11\n\tpage_size\x18\x06 \x01(\x05\x12\x12\n\npage_count\x18\x07 \x01(\x05\x12\x12\n\nslot_count\x18\x08 \x01(\x05\x12\x17\n\x0fmax_step_tokens\x18\t \x01(\x05\x12\x16\n\x0e\x63ontext_length\x18\n \x01(\x05\x12\x12\n\nvocab_size\x18\x0b \x01(\x05\x12\x1a\n\x12kv_bytes_per_token\x18\x0c \x01(\x03\x12\x13\n\x0bincarnation\x18\r \x01(\t\"=\n\nRunRequest\x12/\n\x04plan\x18\x01 \x01(\x0b\x32!.tokenloom.api.worker.v1.StepPlan\"B\n\x0bRunResponse\x12\x33\n\x06result\x18\x01 \x01(\x0b\x32#.tokenloom.api.worker.v1.StepResult\"\xa9\x01\n\x08StepPlan\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x0c\n\x04\x64rop\x18\x03 \x03(\x05\x12.\n\x03\x61\x64\x64\x18\x04 \x03(\x0b\x32!.tokenloom.api.worker.v1.Sequence\x12\x0c\n\x04slot\x18\x05 \x03(\x05\x12\x13\n\x0btoken_count\x18\x06 \x03(\x05\x12\x11\n\tpage_slot\x18\x07 \x03(\x05\x12\x0c\n\x04page\x18\x08 \x03(\x05\"\xbe\x01\n\x08Sequence\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x13\n\x0bsequence_id\x18\x02 \x01(\x03\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x12\n\nprompt_len\x18\x04 \x01(\x05\x12\x14\n\x0c\x63omputed_len\x18\x05 \x01(\x05\x12\r\n\x05pages\x18\x06 \x03(\x05\x12\x0e\n\x06\x63hoice\x18\x07 \x01(\x05\x12\x33\n\x08sampling\x18\x08 \x01(\x0b\x32!.tokenloom.api.worker.v1.Sampling\"\x86\x01\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\x05\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x03\x12\x19\n\x0ctop_logprobs\x18\x06 \x01(\x05H\x00\x88\x01\x01\x42\x0f\n\r_top_logprobs\"l\n\x0eLogprobColumns\x12\x0b\n\x03row\x18\x01 \x03(\x05\x12\x0f\n\x07logprob\x18\x02 \x03(\x02\x12\x11\n\ttop_count\x18\x03 \x03(\x05\x12\x14\n\x0ctop_token_id\x18\x04 \x03(\x05\x12\x13\n\x0btop_logprob\x18\x05 \x03(\x02\"(\n\x08RowError\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xf3\x01\n\nStepResult\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x0c\n\x04slot\x18\x03 \x03(\x05\x12\x10\n\x08token_id\x18\x04 \x03(\x05\x12\x39\n\x08logprobs\x18\x05 \x01(\x0b\x32\'.tokenloom.api.worker.v1.LogprobColumns\x12\x34\n\trow_error\x18\x06 \x03(\x0b\x32!.tokenloom.api.worker.v1.RowError\x12\x12\n\nforward_us\x18\x07 \x01(\x03\x12\x11\n\tsample_us\x18\x08 \x01(\x03\x12\x10\n\x08queue_us\x18\t \x01(\x03*x\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_STATE_LOADING\x10\x01\x12\x16\n\x12WORKER_STATE_READY\x10\x02\x12\x19\n\x15WORKER_STATE_DRAINING\x10\x03\x32\xc6\x01\n\rWorkerService\x12_\n\x08\x44\x65scribe\x12(.tokenloom.api.worker.v1.DescribeRequest\x1a).tokenloom.api.worker.v1.DescribeResponse\x12T\n\x03Run\x12#.tokenloom.api.worker.v1.RunRequest\x1a$.tokenloom.api.worker.v1.RunResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tokenloom.api.worker.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERSTATE']._serialized_start=1433
-  _globals['_WORKERSTATE']._serialized_end=1553
+  _globals['_WORKERSTATE']._serialized_start=1454
+  _globals['_WORKERSTATE']._serialized_end=1574
   _globals['_DESCRIBEREQUEST']._serialized_start=65
   _globals['_DESCRIBEREQUEST']._serialized_end=82
   _globals['_DESCRIBERESPONSE']._serialized_start=85
-  _globals['_DESCRIBERESPONSE']._serialized_end=400
-  _globals['_RUNREQUEST']._serialized_start=402
-  _globals['_RUNREQUEST']._serialized_end=463
-  _globals['_RUNRESPONSE']._serialized_start=465
-  _globals['_RUNRESPONSE']._serialized_end=531
-  _globals['_STEPPLAN']._serialized_start=534
-  _globals['_STEPPLAN']._serialized_end=703
-  _globals['_SEQUENCE']._serialized_start=706
-  _globals['_SEQUENCE']._serialized_end=896
-  _globals['_SAMPLING']._serialized_start=899
-  _globals['_SAMPLING']._serialized_end=1033
-  _globals['_LOGPROBCOLUMNS']._serialized_start=1035
-  _globals['_LOGPROBCOLUMNS']._serialized_end=1143
-  _globals['_ROWERROR']._serialized_start=1145
-  _globals['_ROWERROR']._serialized_end=1185
-  _globals['_STEPRESULT']._serialized_start=1188
-  _globals['_STEPRESULT']._serialized_end=1431
-  _globals['_WORKERSERVICE']._serialized_start=1556
-  _globals['_WORKERSERVICE']._serialized_end=1754
+  _globals['_DESCRIBERESPONSE']._serialized_end=421
+  _globals['_RUNREQUEST']._serialized_start=423
+  _globals['_RUNREQUEST']._serialized_end=484
+  _globals['_RUNRESPONSE']._serialized_start=486
+  _globals['_RUNRESPONSE']._serialized_end=552
+  _globals['_STEPPLAN']._serialized_start=555
+  _globals['_STEPPLAN']._serialized_end=724
+  _globals['_SEQUENCE']._serialized_start=727
+  _globals['_SEQUENCE']._serialized_end=917
+  _globals['_SAMPLING']._serialized_start=920
+  _globals['_SAMPLING']._serialized_end=1054
+  _globals['_LOGPROBCOLUMNS']._serialized_start=1056
+  _globals['_LOGPROBCOLUMNS']._serialized_end=1164
+  _globals['_ROWERROR']._serialized_start=1166
+  _globals['_ROWERROR']._serialized_end=1206
+  _globals['_STEPRESULT']._serialized_start=1209
+  _globals['_STEPRESULT']._serialized_end=1452
+  _globals['_WORKERSERVICE']._serialized_start=1577
+  _globals['_WORKERSERVICE']._serialized_end=1775
 # @@protoc_insertion_point(module_scope)

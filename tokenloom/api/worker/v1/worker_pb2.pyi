@@ -23,7 +23,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("worker_id", "state", "model_version", "runtime_revision", "last_epoch", "page_size", "page_count", "slot_count", "max_step_tokens", "context_length", "vocab_size", "kv_bytes_per_token")
+    __slots__ = ("worker_id", "state", "model_version", "runtime_revision", "last_epoch", "page_size", "page_count", "slot_count", "max_step_tokens", "context_length", "vocab_size", "kv_bytes_per_token", "incarnation")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class DescribeResponse(_message.Message):
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     KV_BYTES_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     state: WorkerState
     model_version: str
@@ -48,7 +49,8 @@ class DescribeResponse(_message.Message):
     context_length: int
     vocab_size: int
     kv_bytes_per_token: int
-    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., model_version: _Optional[str] = ..., runtime_revision: _Optional[str] = ..., last_epoch: _Optional[int] = ..., page_size: _Optional[int] = ..., page_count: _Optional[int] = ..., slot_count: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ...) -> None: ...
+    incarnation: str
+    def __init__(self, worker_id: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., model_version: _Optional[str] = ..., runtime_revision: _Optional[str] = ..., last_epoch: _Optional[int] = ..., page_size: _Optional[int] = ..., page_count: _Optional[int] = ..., slot_count: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class RunRequest(_message.Message):
     __slots__ = ("plan",)
