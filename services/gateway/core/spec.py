@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, PrivateAttr
-from pydantic.alias_generators import to_camel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +27,6 @@ def _within_stop_bytes(stop: str) -> str:
     return stop
 
 
-Probability = Annotated[float, Field(ge=0, le=1)]
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 StopString = Annotated[str, Field(min_length=1), AfterValidator(_within_stop_bytes)]
 # Only the container is lenient, so that lists become tuples; elements stay strict.
@@ -42,10 +40,8 @@ class _Strict(BaseModel):
         strict=True,
         frozen=True,
         extra="forbid",
-        alias_generator=to_camel,
         allow_inf_nan=False,
         hide_input_in_errors=True,
-        validate_by_name=True,
     )
 
 
