@@ -18,6 +18,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+pytest_plugins = ["tests.models"]
+
 NATS_SERVER = Path(sysconfig.get_path("scripts")) / "nats-server"
 
 

