@@ -1,0 +1,165 @@
+"""What is kept of every accepted request: its tokens, its ends and its owner's verdict."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from kit.errors import Code, ServiceError
+from services.scheduler.core.messages import (
+    ChoiceEnded,
+    Effect,
+    FinishReason,
+    Logprobs,
+    RequestEnded,
+    TokenCommitted,
+)
+
+RECORD_BYTES = 512
+TOKEN_BYTES = 4
+LOGPROB_BYTES = 120
+TOP_LOGPROB_BYTES = 100
+TOMBSTONES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a request was accepted with, beside what its lane needs."""
+
+    request_id: int
+    tenant_id: str
+    model_version: str
+    tokenizer_version: str
+    runtime_revision: str
+    prompt_tokens: int
+    n: int
+    text_spec: bytes
+    accepted_at: float  # monotonic seconds
+    opened_time: float  # seconds since the epoch
+
+
+@dataclass(slots=True)
+class ChoiceLog:
+    """The tokens of one choice; `logprobs` is empty or as long as `token_ids`."""
+
+    token_ids: array[int] = field(default_factory=lambda: array("i"))
+    logprobs: list[Logprobs] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+    def keep(self, count: int) -> None:
+        """Drop all tokens from number `count` on."""
+        del self.token_ids[count:]
+        del self.logprobs[count:]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How the owner closed the request."""
+
+    owner_epoch: int
+    finish_reason: FinishReason
+    output_tokens: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Record:
+    """One request's record."""
+
+    order: Order
+    choices: list[ChoiceLog]
+    first_token_at: float | None = None
+    end: RequestEnded | None = None
+    verdict: Verdict | None = None
+
+    def size_bytes(self) -> int:
+        """Estimate the memory this record takes."""
+        size = RECORD_BYTES + len(self.order.text_spec)
+        for choice in self.choices:
+            size += TOKEN_BYTES * len(choice.token_ids)
+            size += sum(LOGPROB_BYTES + TOP_LOGPROB_BYTES * len(entry.top) for entry in choice.logprobs)
+        return size
+
+
+class Records:
+    """All records: live ones until they are settled, settled ones for a retention under a byte cap."""
+
+    def __init__(self, retention_s: float, max_bytes: int) -> None:
+        self._retention_s = retention_s
+        self._max_bytes = max_bytes
+        self._records: dict[int, Record] = {}
+        self._settled: dict[int, tuple[float, int]] = {}  # request -> (settled at, bytes), oldest first
+        self._settled_bytes = 0
+        self._tombstones: dict[int, str] = {}  # request -> tenant, oldest first
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._records or request_id in self._tombstones
+
+    def open(self, order: Order) -> Record:
+        """Begin the record of an accepted request."""
+        record = Record(order, [ChoiceLog() for _ in range(order.n)])
+        self._records[order.request_id] = record
+        return record
+
+    def get(self, request_id: int) -> Record | None:
+        """Return a record whosever it is; for the platform itself."""
+        return self._records.get(request_id)
+
+    def find(self, request_id: int, tenant_id: str) -> Record:
+        """Return a tenant's record; others' requests do not exist, expired ones are said to be so."""
+        record = self._records.get(request_id)
+        if record is not None and record.order.tenant_id == tenant_id:
+            return record
+        if self._tombstones.get(request_id) == tenant_id:
+            raise ServiceError(
+                Code.FAILED_PRECONDITION, "RESULT_EXPIRED", f"results are kept for {self._retention_s:g} s"
+            )
+        raise ServiceError(Code.NOT_FOUND, "NOT_FOUND", "no such request")
+
+    def unsettled(self) -> list[Record]:
+        """Return the records that still have an owner."""
+        return [record for record in self._records.values() if record.verdict is None]
+
+    def apply(self, effect: Effect, now: float) -> None:
+        """Note what a lane did to a request."""
+        record = self._records.get(effect.request_id)
+        if record is None or record.verdict is not None:
+            return
+        match effect:
+            case TokenCommitted():
+                choice = record.choices[effect.choice]
+                choice.token_ids.append(effect.token_id)
+                if effect.logprobs is not None:
+                    choice.logprobs.append(effect.logprobs)
+                if record.first_token_at is None:
+                    record.first_token_at = now
+            case ChoiceEnded():
+                record.choices[effect.choice].keep(effect.output_tokens)
+                record.choices[effect.choice].finish_reason = effect.reason
+            case RequestEnded():
+                record.end = effect
+
+    def settle(self, request_id: int, verdict: Verdict, now: float) -> None:
+        """Note how a request was closed and start its retention."""
+        record = self._records[request_id]
+        record.verdict = verdict
+        for choice, kept in zip(record.choices, verdict.output_tokens, strict=False):
+            choice.keep(kept)
+        size = record.size_bytes()
+        self._settled[request_id] = (now, size)
+        self._settled_bytes += size
+        self.expire(now)
+
+    def expire(self, now: float) -> None:
+        """Forget settled records past their retention, and the oldest ones beyond the byte cap."""
+        while self._settled:
+            request_id, (settled_at, size) = next(iter(self._settled.items()))
+            if now - settled_at < self._retention_s and self._settled_bytes <= self._max_bytes:
+                return
+            del self._settled[request_id]
+            self._settled_bytes -= size
+            self._bury(self._records.pop(request_id))
+
+    def _bury(self, record: Record) -> None:
+        self._tombstones[record.order.request_id] = record.order.tenant_id
+        if len(self._tombstones) > TOMBSTONES:
+            del self._tombstones[next(iter(self._tombstones))]
