@@ -24,22 +24,24 @@ if TYPE_CHECKING:
 
 Face = Literal["chat", "completions"]
 
-_SAME = frozenset(
-    ("model", "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop")
-    + ("ignore_eos", "deadline_ms", "priority")
-)
-_MAPPED: dict[Face, frozenset[str]] = {
-    "chat": frozenset(
-        ("messages", "max_completion_tokens", "max_tokens", "logprobs", "top_logprobs")
-        + ("stream", "stream_options")
-    ),
-    "completions": frozenset(("prompt", "max_tokens", "logprobs", "stream", "stream_options")),
+# fmt: off
+_SAME = {
+    "model", "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop",
+    "ignore_eos", "deadline_ms", "priority",
+}
+_MAPPED: dict[Face, set[str]] = {
+    "chat": {
+        "messages", "max_completion_tokens", "max_tokens", "logprobs", "top_logprobs",
+        "stream", "stream_options",
+    },
+    "completions": {"prompt", "max_tokens", "logprobs", "stream", "stream_options"},
 }
 # Tools are refused below, so how to choose among them says nothing.
-_HARMLESS = frozenset(
-    ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
-    + ("prompt_cache_retention", "prediction", "parallel_tool_calls", "tool_choice", "function_call")
-)
+_HARMLESS = {
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "prediction", "parallel_tool_calls", "tool_choice", "function_call",
+}
+# fmt: on
 _NEUTRAL: dict[str, object] = LATER | {
     "best_of": 1,
     "echo": False,
@@ -160,7 +162,7 @@ def _map_prompt(body: Mapping[str, Any], fields: dict[str, Any], spelling: dict[
     prompt = body.get("prompt")
     if prompt is None:
         raise invalid("prompt", "prompt is required: a non-empty string, or an array of token ids")
-    spelling.update(prompt_token_ids="prompt")
+    spelling["prompt_token_ids"] = "prompt"  # noqa: S105 -- a field's name
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
         if len(prompt) > 1:
             raise invalid("prompt", "prompt must be one prompt; send one request for each of several")

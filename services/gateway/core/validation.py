@@ -84,7 +84,7 @@ def build(model: type[Spec], fields: Mapping[str, Any], spelling: Spelling) -> S
     given = [name for name in _inputs(model) if getattr(spec, name) is not None]
     if len(given) != 1:
         choices = ", ".join(map(spelling, _inputs(model)))
-        raise invalid(spelling((given or ["prompt"])[-1]), f"exactly one of {choices} must be given")
+        raise invalid(spelling((given or ["prompt"])[0]), f"exactly one of {choices} must be given")
     return spec
 
 
