@@ -7,8 +7,8 @@ import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, cast
+from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client
@@ -17,6 +17,7 @@ from nats.js.errors import BadRequestError
 
 from kit import log
 from kit.kv import KvView
+from kit.messages import BatchHandler, Handler, Hook, Message, from_nats
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -32,28 +33,13 @@ ACK_WAIT_S = 30.0
 PUBLISH_TIMEOUT_S = 5.0
 # A lone event waits this long for company, so that a burst becomes few batches.
 _GATHER_S = 0.02
-_KV_OPERATION, _KV_MARKER = "KV-Operation", "Nats-Marker-Reason"
+# Not all of the client's timeouts are its own kind of error.
+_FAILURES = (nats.errors.Error, TimeoutError, OSError)
 _log = log.get("bus")
 
 
 class BusError(Exception):
     """NATS is away, or refused; the operation may be repeated."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One stored event or KV entry; `deleted` marks a KV key that is gone."""
-
-    subject: str
-    data: bytes
-    sequence: int
-    at: float
-    deleted: bool = False
-
-
-Handler = Callable[[Message], None]
-BatchHandler = Callable[[Sequence[Message]], Awaitable[None]]
-Hook = Callable[[], None]
 
 
 class Bus:
@@ -62,7 +48,8 @@ class Bus:
     def __init__(self, url: str, name: str) -> None:
         self._url, self._name = url, name
         self._nc = Client()
-        self._closing = False
+        self._js = self._nc.jetstream()
+        self._closing = self._complained = False
         self._streams: dict[str, api.StreamConfig] = {}
         # Rises with each connection: whoever watches starts over.
         self.generation = 0
@@ -83,7 +70,7 @@ class Bus:
     @property
     def js(self) -> JetStreamContext:
         """The connection's JetStream context, for what this class does not wrap."""
-        return self._nc.jetstream(timeout=PUBLISH_TIMEOUT_S)
+        return self._js
 
     async def close(self) -> None:
         """Leave NATS."""
@@ -96,7 +83,7 @@ class Bus:
             raise BusError("NATS is away")
         try:
             await self.js.publish(subject, payload, headers={api.Header.MSG_ID.value: msg_id})
-        except nats.errors.Error as error:
+        except _FAILURES as error:
             raise BusError(f"{subject}: {error!r}") from error
 
     async def ensure_stream(
@@ -131,7 +118,7 @@ class Bus:
         while True:
             try:
                 await self._consume(stream, durable, handler, batch)
-            except nats.errors.Error as error:
+            except _FAILURES as error:
                 _log.warning("consumer retries", stream=stream, durable=durable, error=repr(error))
                 await asyncio.sleep(RETRY_S)
 
@@ -139,7 +126,7 @@ class Bus:
         """Events stored and not yet acknowledged by this consumer."""
         try:
             info = await self.js.consumer_info(stream, durable)
-        except nats.errors.Error as error:
+        except _FAILURES as error:
             raise BusError(repr(error)) from error
         return (info.num_pending or 0) + (info.num_ack_pending or 0)
 
@@ -160,7 +147,7 @@ class Bus:
         while True:
             try:
                 await self._follow(stream, subject, handler, on_restart, on_current)
-            except nats.errors.Error as error:
+            except _FAILURES as error:
                 _log.debug("watch retries", stream=stream, subject=subject, error=repr(error))
                 await asyncio.sleep(RETRY_S)
 
@@ -182,7 +169,7 @@ class Bus:
 
     async def _handle(self, messages: list[Msg], handler: BatchHandler) -> None:
         try:
-            await handler([_message(m) for m in messages])
+            await handler([from_nats(m) for m in messages])
         except Exception as error:  # the events are not lost: they come again
             _log.error(
                 "batch failed, will come again", size=len(messages), error=f"{type(error).__name__}: {error}"
@@ -210,9 +197,9 @@ class Bus:
             while generation == self.generation:
                 try:
                     message = await subscription.next_msg(timeout=RETRY_S)
-                except nats.errors.TimeoutError:
+                except TimeoutError:
                     continue
-                handler(_message(message))
+                handler(from_nats(message))
                 if not current and message.metadata.num_pending == 0:
                     current = True
                     on_current()
@@ -224,7 +211,7 @@ class Bus:
         while True:
             try:
                 return await operation()
-            except nats.errors.Error as error:
+            except _FAILURES as error:
                 _log.info("waits for NATS", error=repr(error))
                 await asyncio.sleep(RETRY_S)
 
@@ -236,9 +223,11 @@ class Bus:
 
     async def _open(self) -> None:
         self._nc = Client()
+        self._js = self._nc.jetstream(timeout=PUBLISH_TIMEOUT_S)
         await self._nc.connect(
             self._url,
             name=self._name,
+            inbox_prefix=_inbox_prefix(self._url),
             max_reconnect_attempts=-1,
             reconnect_time_wait=cast("int", RECONNECT_S),
             ping_interval=10,
@@ -256,7 +245,7 @@ class Bus:
         for config in self._streams.values():
             try:
                 await self._declare(config)
-            except nats.errors.Error as error:
+            except _FAILURES as error:
                 _log.error("stream not declared again", stream=config.name, error=repr(error))
 
     async def _on_lost(self) -> None:
@@ -271,23 +260,24 @@ class Bus:
             await self._open()
 
     async def _on_error(self, error: Exception) -> None:
-        report = _log.error if isinstance(error, nats.errors.Error) and self.connected else _log.debug
-        report("NATS error", error=repr(error))
+        # While NATS is away each attempt fails alike: once is enough.
+        if self.connected or not self._complained:
+            _log.warning("NATS error", error=repr(error))
+        self._complained = not self.connected
+
+
+def _inbox_prefix(url: str) -> str:
+    # Each user may read answers under its own prefix only.
+    user = urlsplit(url).username
+    return f"_INBOX.{user}" if user else "_INBOX"
 
 
 async def _fetch(pull: JetStreamContext.PullSubscription, batch: int) -> list[Msg]:
     try:
         messages = await pull.fetch(1, timeout=2.0)
-    except nats.errors.TimeoutError:
+    except TimeoutError:
         return []
     if batch > 1:
-        with contextlib.suppress(nats.errors.TimeoutError):
+        with contextlib.suppress(TimeoutError):
             messages += await pull.fetch(batch - 1, timeout=_GATHER_S)
     return messages
-
-
-def _message(raw: Msg) -> Message:
-    headers = raw.headers or {}
-    deleted = headers.get(_KV_OPERATION) in {"DEL", "PURGE"} or _KV_MARKER in headers
-    meta = raw.metadata
-    return Message(raw.subject, raw.data, meta.sequence.stream, meta.timestamp.timestamp(), deleted)

@@ -12,7 +12,8 @@ from kit import log
 if TYPE_CHECKING:
     from collections.abc import Callable, ItemsView
 
-    from kit.bus import Bus, Message
+    from kit.bus import Bus
+    from kit.messages import Message
 
 V = TypeVar("V")
 _log = log.get("kv")

@@ -7,6 +7,7 @@ import struct
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kit import log
@@ -161,7 +162,7 @@ class Outbox:
         self._queue.append(_Pending(end, frame_bytes(body), event))
 
     async def _publish_batch(self, bus: Publisher) -> bool:
-        batch = [self._queue[i] for i in range(min(PUBLISH_BATCH, len(self._queue)))]
+        batch = list(islice(self._queue, PUBLISH_BATCH))
         results = await asyncio.gather(
             *(bus.publish(e.subject, e.payload, msg_id=e.msg_id) for _, _, e in batch), return_exceptions=True
         )

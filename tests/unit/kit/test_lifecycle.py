@@ -1,0 +1,85 @@
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+PRELUDE = """
+import asyncio
+from kit import lifecycle, log
+log.configure("example")
+"""
+
+
+def process(body: str) -> subprocess.Popen[str]:
+    script = f"{PRELUDE}\n{body}\nraise SystemExit(lifecycle.run(main, grace_s=0.3))"
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def started(child: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    assert child.stdout.readline() == "up\n"
+    return child
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_exits_0(number):
+    child = started(
+        process("""
+async def main(stop):
+    lifecycle.settle_gc()
+    print("up", flush=True)
+    await stop.wait()
+    print("drained", flush=True)
+""")
+    )
+    child.send_signal(number)
+    out, _ = child.communicate(timeout=10)
+    assert (out, child.returncode) == ("drained\n", 0)
+
+
+def test_a_drain_that_hangs_is_cut_off_with_an_exit_code():
+    child = started(
+        process("""
+async def main(stop):
+    lifecycle.settle_gc()
+    print("up", flush=True)
+    await asyncio.sleep(60)
+""")
+    )
+    begun = time.monotonic()
+    child.terminate()
+    _, err = child.communicate(timeout=10)
+    assert child.returncode == 1
+    assert "drain timed out" in err
+    assert time.monotonic() - begun < 5
+
+
+def test_a_signal_during_start_up_ends_at_once_and_cleanly():
+    child = started(
+        process("""
+async def main(stop):
+    print("up", flush=True)
+    await asyncio.sleep(60)
+""")
+    )
+    child.terminate()
+    child.communicate(timeout=10)
+    assert child.returncode == 0
+
+
+def test_a_background_task_that_dies_fails_the_process_loudly():
+    child = process("""
+async def broken():
+    raise ValueError("pump broke")
+
+async def main(stop):
+    lifecycle.guard(asyncio.create_task(broken(), name="pump"))
+    lifecycle.settle_gc()
+    await stop.wait()
+""")
+    _, err = child.communicate(timeout=10)
+    assert child.returncode == 1
+    assert "background task pump died" in err
