@@ -1,0 +1,128 @@
+"""Who runs where: the processes of a platform, their addresses and their environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tokenloom
+from tokenloom.up import nats
+from tokenloom.up.child import Spec
+from tokenloom.up.files import Endpoint, Secrets
+from tokenloom.up.ports import HOST, Ports
+from tokenloom.up.probes import GrpcProbe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tokenloom.up.options import Options
+
+# Each stage is stopped once the one before is gone: no service outlives what it serves, and none is cut
+# off from what it still has to tell.
+DRAIN_ORDER = ("gateway", "scheduler", "worker", "registry", "usage", "nats")
+_ROOT = Path(tokenloom.__file__).parents[1]
+_NOT_INHERITED = (
+    "TOKENLOOM_NATS_URL",
+    "TOKENLOOM_DATABASE_URL",
+    "TOKENLOOM_API_KEY",
+    "TOKENLOOM_DEV_API_KEY",
+)
+
+
+@dataclass
+class Layout:
+    """Plans one platform. Sockets lie in `sockets`, whose path must stay short (108 bytes are the limit)."""
+
+    options: Options
+    secrets: Secrets
+    sockets: Path
+    ports: Ports = field(default_factory=Ports)
+    endpoints: list[Endpoint] = field(default_factory=list)
+
+    def specs(self, nats_port: int) -> list[Spec]:
+        """Every service's process, gateways last: they are what a caller waits for."""
+        named = [f"worker-{number}" for number in range(1, self.options.workers + 1)]
+        return [
+            self._registry(nats_port),
+            *(self._worker(name, nats_port) for name in named),
+            self._scheduler(nats_port),
+            self._usage(nats_port),
+            *(self._gateway(number, nats_port) for number in range(1, self.options.gateways + 1)),
+        ]
+
+    def socket(self, name: str) -> str:
+        """A service's target on this host."""
+        return f"unix:{self.sockets / name}.sock"
+
+    def _registry(self, nats_port: int) -> Spec:
+        settings = {
+            "REGISTRY_LISTEN": self.socket("registry"),
+            "MODELS_DIR": str(self.options.models.resolve()),
+            "SERVE_MODELS": self.options.model,
+        }
+        return self._spec("registry", "registry", self.socket("registry"), settings, nats_port)
+
+    def _worker(self, name: str, nats_port: int) -> Spec:
+        settings = {
+            "WORKER_ID": name,
+            "WORKER_LISTEN": self.socket(name),
+            "REGISTRY_TARGET": self.socket("registry"),
+        }
+        return self._spec(name, "worker", self.socket(name), settings, nats_port)
+
+    def _scheduler(self, nats_port: int) -> Spec:
+        target = self.socket("scheduler")
+        return self._spec("scheduler", "scheduler", target, {"SCHEDULER_LISTEN": target}, nats_port)
+
+    def _usage(self, nats_port: int) -> Spec:
+        settings = {"USAGE_LISTEN": self.socket("usage"), "DEV_API_KEY": self.secrets.api_key}
+        if self.options.database_url:
+            settings["DATABASE_URL"] = self.options.database_url
+        return self._spec("usage", "usage", self.socket("usage"), settings, nats_port)
+
+    def _gateway(self, number: int, nats_port: int) -> Spec:
+        name = f"gateway-{number}"
+        first = number == 1
+        http = f"{HOST}:{self.ports.pick(self.options.http_port if first else 0)}"
+        grpc = f"{HOST}:{self.ports.pick(self.options.grpc_port if first else 0)}"
+        self.endpoints.append(Endpoint(f"http://{http}", grpc))
+        settings = {
+            "GATEWAY_ID": name,
+            "GRPC_LISTEN": grpc,
+            "HTTP_LISTEN": http,
+            "SCHEDULER_TARGET": self.socket("scheduler"),
+            "USAGE_TARGET": self.socket("usage"),
+        }
+        return self._spec(name, "gateway", grpc, settings, nats_port)
+
+    def _spec(
+        self, name: str, service: str, target: str, settings: Mapping[str, str], nats_port: int
+    ) -> Spec:
+        metrics = f"{HOST}:{self.ports.pick()}"
+        nats_url = self.options.nats_url or nats.url(service, nats_port, self.secrets.nats)
+        common = {
+            "NATS_URL": nats_url,
+            "STATE_DIR": str((self.options.data_dir / "state" / name).resolve()),
+            "METRICS_LISTEN": metrics,
+        }
+        own = {f"TOKENLOOM_{key}": value for key, value in {**common, **settings}.items()}
+        return Spec(
+            name,
+            service,
+            (sys.executable, "-m", f"services.{service}"),
+            GrpcProbe(target),
+            {**environment(), **own},
+            target=target,
+            metrics_url=f"http://{metrics}/metrics",
+            must_serve=service == "worker",
+        )
+
+
+def environment() -> dict[str, str]:
+    """What every process inherits: the operator's settings, without secrets of other services."""
+    inherited = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
+    return {"GRPC_VERBOSITY": "ERROR", "OMP_WAIT_POLICY": "PASSIVE", **inherited, "PYTHONPATH": path}

@@ -1,0 +1,156 @@
+"""The whole platform: started together, watched, drained in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+
+from tokenloom.api.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from tokenloom.up import files, nats
+from tokenloom.up.importing import ensure_model
+from tokenloom.up.keeper import Keeper
+from tokenloom.up.layout import DRAIN_ORDER, Layout, environment
+from tokenloom.up.options import Options, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+    from types import TracebackType
+
+    from tokenloom.up.child import Spec
+    from tokenloom.up.console import Console
+    from tokenloom.up.files import Endpoint
+
+_POLL_S = 0.1
+# A unix socket's path holds at most 107 characters; the longest name below the directory takes 20.
+_SOCKET_DIR_LIMIT = 80
+
+
+class Platform:
+    """An async context: inside it every service serves; leaving it drains them all, whatever happened."""
+
+    def __init__(self, options: Options, console: Console, policy: Policy | None = None) -> None:
+        self._options = options
+        self._console = console
+        self._policy = policy or Policy()
+        self._secrets = files.load_secrets(options.data_dir)
+        self._sockets = _socket_dir()
+        self._layout = Layout(options, self._secrets, self._sockets)
+        self._keepers: list[Keeper] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Where the gateways listen, the first one first."""
+        return self._layout.endpoints
+
+    @property
+    def api_key(self) -> str:
+        """The development tenant's key."""
+        return self._secrets.api_key
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._drain()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._drain()
+
+    async def wait_failed(self) -> None:
+        """Return only by raising what made a keeper give up."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+
+    async def _start(self) -> None:
+        # Before anything slow: a port in use is said at once.
+        nats_port = self._layout.ports.pick()
+        specs = self._layout.specs(nats_port)
+        await ensure_model(self._options.models, self._options.model)
+        if self._options.nats_url is None:
+            await self._serve([self._nats(nats_port)])
+        await self._serve(specs)
+        await self._race(self._await_workers())
+        files.write_dev_env(self._options.data_dir, self.endpoints, self.api_key)
+
+    def _nats(self, port: int) -> Spec:
+        directory = self._options.data_dir.resolve() / "nats"
+        config = directory / "nats.conf"
+        files.write_private(config, nats.config(port, directory / "jetstream", self._secrets.nats))
+        return nats.spec(config, port, environment())
+
+    async def _serve(self, specs: Sequence[Spec]) -> None:
+        keepers = [Keeper(spec, self._console, self._policy, self._write_services) for spec in specs]
+        self._keepers += keepers
+        self._tasks += [asyncio.create_task(keeper.run(), name=keeper.spec.name) for keeper in keepers]
+        for keeper in keepers:
+            await self._race(keeper.serving.wait())
+
+    async def _race(self, work: Coroutine[Any, Any, object]) -> None:
+        """Await `work`, unless a service gives up first."""
+        wanted, failed = asyncio.ensure_future(work), asyncio.ensure_future(self.wait_failed())
+        try:
+            await asyncio.wait({wanted, failed}, return_when=asyncio.FIRST_COMPLETED)
+            await (failed if failed.done() else wanted)
+        finally:
+            wanted.cancel()
+            failed.cancel()
+            await asyncio.gather(wanted, failed, return_exceptions=True)
+
+    async def _await_workers(self) -> None:
+        """Serving means little before the scheduler has attached to every worker."""
+        async with grpc.aio.insecure_channel(self._layout.socket("scheduler")) as channel:
+            stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+            attached = 0
+            while attached < self._options.workers:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    response = await stub.Inspect(
+                        scheduler_pb2.InspectRequest(), timeout=self._policy.answer_s
+                    )
+                    attached = sum(lane.workers for lane in response.lanes)
+                await asyncio.sleep(_POLL_S)
+
+    def _write_services(self) -> None:
+        rows = [
+            {
+                "name": keeper.spec.name,
+                "service": keeper.spec.service,
+                "pid": keeper.child.pid,
+                "target": keeper.spec.target,
+                "metrics_url": keeper.spec.metrics_url,
+            }
+            for keeper in self._keepers
+            if keeper.child
+        ]
+        files.write_services(self._options.data_dir, rows)
+
+    async def _drain(self) -> None:
+        files.forget_running(self._options.data_dir)
+        if self._keepers:
+            self._console.event("draining")
+        for service in DRAIN_ORDER:
+            stage = [keeper for keeper in self._keepers if keeper.spec.service == service]
+            await asyncio.gather(*(keeper.stop() for keeper in stage))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+
+def _socket_dir() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="tokenloom-"))
+    if len(str(directory)) <= _SOCKET_DIR_LIMIT:
+        return directory
+    directory.rmdir()
+    return Path(tempfile.mkdtemp(prefix="tokenloom-", dir="/tmp"))

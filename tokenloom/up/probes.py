@@ -1,0 +1,98 @@
+"""How the supervisor sees whether a process serves, and the rule that calls one hung."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+if TYPE_CHECKING:
+    from tokenloom.up.options import Policy
+
+
+class Health(enum.Enum):
+    """One probe's finding; SILENT means that nothing answered in time."""
+
+    SERVING = "serving"
+    NOT_SERVING = "not serving"
+    SILENT = "silent"
+
+
+class Probe(Protocol):
+    """Asks a process once."""
+
+    async def __call__(self, answer_s: float) -> Health:
+        """Wait at most `answer_s` seconds for an answer."""
+
+
+class GrpcProbe:
+    """Asks grpc.health.v1 about the whole server."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    async def __call__(self, answer_s: float) -> Health:
+        """One Check on a connection of its own, so that a restarted process is seen at once."""
+        async with grpc.aio.insecure_channel(
+            self._target, options=(("grpc.enable_http_proxy", 0),)
+        ) as channel:
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            try:
+                response = await stub.Check(health_pb2.HealthCheckRequest(), timeout=answer_s)
+            except grpc.aio.AioRpcError:
+                return Health.SILENT
+        serving = response.status == health_pb2.HealthCheckResponse.SERVING
+        return Health.SERVING if serving else Health.NOT_SERVING
+
+
+class NatsProbe:
+    """Connects and reads the server's greeting."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def __call__(self, answer_s: float) -> Health:
+        """One greeting."""
+        try:
+            async with asyncio.timeout(answer_s):
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+                try:
+                    greeting = await reader.readline()
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError):
+            return Health.SILENT
+        return Health.SERVING if greeting.startswith(b"INFO") else Health.NOT_SERVING
+
+
+class HangRule:
+    """Decides from probe after probe when a process must be restarted.
+
+    One that has answered and falls silent hangs, and so does one that never answers. NOT_SERVING is alive,
+    since it may wait for a peer; but with `must_serve` a process that served answers for itself alone.
+    """
+
+    def __init__(self, policy: Policy, now: float, *, must_serve: bool = False) -> None:
+        self._policy = policy
+        self._must_serve = must_serve
+        self._answered = self._served = False
+        self._last_answer = self._last_serving = now
+
+    def observe(self, health: Health, now: float) -> str | None:
+        """Take a finding; returns why the process counts as hung, or None."""
+        if health is not Health.SILENT:
+            self._answered = True
+            self._last_answer = now
+        if health is Health.SERVING:
+            self._served = True
+            self._last_serving = now
+        limit = self._policy.hang_s if self._answered else self._policy.start_s
+        if now - self._last_answer >= limit:
+            return f"did not answer for {limit:.0f} s"
+        limit = self._policy.unserving_s
+        if self._must_serve and self._served and now - self._last_serving >= limit:
+            return f"served and then did not for {limit:.0f} s"
+        return None
