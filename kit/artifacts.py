@@ -29,7 +29,9 @@ WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 
-NAME_PATTERN = r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}"
+# Also a NATS subject token or several, hence no dot at an end or beside another.
+_NAME_PATTERN = r"[a-zA-Z0-9][a-zA-Z0-9_-]*(?:\.[a-zA-Z0-9_-]+)*"
+_NAME_CHARS = 128
 _STAGING = ".staging-"
 _DIGEST_CHARS = 12
 
@@ -56,7 +58,7 @@ class ManifestMeta(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(pattern=f"^{NAME_PATTERN}$")
+    name: str = Field(pattern=f"^{_NAME_PATTERN}$", max_length=_NAME_CHARS)
     family: str
     context_length: int = Field(gt=0)
     source: str
@@ -83,12 +85,17 @@ class Manifest(ManifestMeta):
         return sum(digest.bytes for digest in self.files.values())
 
 
+def is_name(text: str) -> bool:
+    """Whether callers may name a model so."""
+    return len(text) <= _NAME_CHARS and re.fullmatch(_NAME_PATTERN, text) is not None
+
+
 def parse_model_version(model_version: str) -> tuple[str, str]:
     """Split `name@version`; raises ValueError for anything else, path tricks included."""
-    match = re.fullmatch(rf"({NAME_PATTERN})@([0-9a-f]{{{_DIGEST_CHARS}}})", model_version)
-    if match is None:
-        raise ValueError(f"{model_version!r} is not `name@version`")
-    return match[1], match[2]
+    name, _, version = model_version.partition("@")
+    if not is_name(name) or not re.fullmatch(rf"[0-9a-f]{{{_DIGEST_CHARS}}}", version):
+        raise ValueError(f"{model_version[:200]!r} is not `name@version`")
+    return name, version
 
 
 def locate(models_dir: Path, model_version: str) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import signal
 import sys
 from pathlib import Path
@@ -68,8 +67,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _name(text: str) -> str:
-    if not re.fullmatch(artifacts.NAME_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} must be letters, digits, `.`, `_` or `-`, at most 128")
+    if not artifacts.is_name(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be at most 128 letters, digits, `.`, `_` and `-`, with a dot only between others"
+        )
     return text
 
 

@@ -104,7 +104,17 @@ def test_an_import_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["../x@0123456789ab", "x@..", "x", "x@0123456789AB", ".x@0123456789ab", "x@0123456789ab/"]
+    "bad",
+    [
+        "../x@0123456789ab",
+        "x@..",
+        "x",
+        "x@0123456789AB",
+        ".x@0123456789ab",
+        "x@0123456789ab/",
+        "x.@0123456789ab",
+        "a..b@0123456789ab",
+    ],
 )
 def test_a_version_string_cannot_reach_outside_the_models_directory(tmp_path: Path, bad: str) -> None:
     with pytest.raises(ValueError, match="is not `name@version`"):
