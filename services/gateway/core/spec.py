@@ -21,12 +21,19 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 
+def _encodable(text: str) -> str:
+    """Refuse lone surrogates: UnicodeEncodeError is a ValueError, as a validator's must be."""
+    text.encode()
+    return text
+
+
 def _within_stop_bytes(stop: str) -> str:
     if len(stop.encode()) > MAX_STOP_BYTES:
         raise ValueError
     return stop
 
 
+Text = Annotated[str, AfterValidator(_encodable)]
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 StopString = Annotated[str, Field(min_length=1), AfterValidator(_within_stop_bytes)]
 # Only the container is lenient, so that lists become tuples; elements stay strict.
@@ -49,18 +56,18 @@ class ChatMessage(_Strict):
     """One turn of a conversation."""
 
     role: Literal["system", "user", "assistant"] = Field(description="'system', 'user' or 'assistant'")
-    content: str = Field(description="a string of valid Unicode")
+    content: Text = Field(description="a string of valid Unicode")
 
 
 class PromptSpec(_Strict):
     """A model and what it shall continue."""
 
-    model: str = Field(
+    model: Text = Field(
         min_length=1,
         max_length=MAX_MODEL_CHARS,
         description=f"a model name or name@version of at most {MAX_MODEL_CHARS} characters",
     )
-    prompt: str | None = Field(None, min_length=1, description="a non-empty string of valid Unicode")
+    prompt: Text | None = Field(None, min_length=1, description="a non-empty string of valid Unicode")
     messages: Annotated[tuple[ChatMessage, ...] | None, _ARRAY, FailFast()] = Field(
         None, min_length=1, description="a non-empty array of {role, content}"
     )

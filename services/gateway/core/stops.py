@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ class StopMatcher:
         return held
 
 
-def _failure_table(stop: str) -> list[int]:
+@lru_cache(maxsize=256)
+def _failure_table(stop: str) -> tuple[int, ...]:
+    """The longest proper prefix of each prefix that also ends it; the choices of a request share one."""
     table = [0] * len(stop)
     matched = 0
     for position in range(1, len(stop)):
@@ -85,4 +88,4 @@ def _failure_table(stop: str) -> list[int]:
         if stop[matched] == stop[position]:
             matched += 1
         table[position] = matched
-    return table
+    return tuple(table)
