@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -20,6 +19,8 @@ from kit.kv import KvView
 from kit.messages import BatchHandler, Handler, Hook, Message, from_nats
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from nats.aio.msg import Msg
     from nats.js import JetStreamContext
     from nats.js.kv import KeyValue
@@ -43,7 +44,7 @@ class BusError(Exception):
 
 
 class Bus:
-    """One connection, made by `Bus.connect`. Reconnects for ever and then declares its streams again."""
+    """One connection, made by `Bus.connect`; reconnects for ever and declares what it ensured again."""
 
     def __init__(self, url: str, name: str) -> None:
         self._url, self._name = url, name
@@ -51,6 +52,7 @@ class Bus:
         self._js = self._nc.jetstream()
         self._closing = self._complained = False
         self._streams: dict[str, api.StreamConfig] = {}
+        self._buckets: set[str] = set()
         # Rises with each connection: whoever watches starts over.
         self.generation = 0
         self.lost_at = -math.inf
@@ -104,11 +106,21 @@ class Bus:
 
     async def ensure_kv(self, bucket: str) -> KeyValue:
         """Create the bucket where there is none."""
-        return await self._retry(lambda: self.js.create_key_value(bucket=bucket, history=1))
+        store = await self._retry(lambda: self._create_bucket(bucket))
+        self._buckets.add(bucket)
+        return store
 
     async def kv(self, bucket: str) -> KeyValue:
         """The bucket, waiting until its owner has created it."""
         return await self._retry(lambda: self.js.key_value(bucket))
+
+    async def kv_put(self, bucket: str, key: str, value: bytes | None) -> None:
+        """Store the key's value, or delete the key; raises `BusError`."""
+        try:
+            store = await self.js.key_value(bucket)
+            await (store.delete(key) if value is None else store.put(key, value))
+        except _FAILURES as error:
+            raise BusError(f"{bucket}: {error!r}") from error
 
     async def consume(self, stream: str, durable: str, handler: BatchHandler, batch: int) -> NoReturn:
         """Give each event to `handler` in batches, at least once; acknowledge after it returns.
@@ -221,6 +233,9 @@ class Bus:
         except BadRequestError:
             await self.js.update_stream(config)
 
+    async def _create_bucket(self, bucket: str) -> KeyValue:
+        return await self.js.create_key_value(bucket=bucket, history=1)
+
     async def _open(self) -> None:
         self._nc = Client()
         self._js = self._nc.jetstream(timeout=PUBLISH_TIMEOUT_S)
@@ -242,11 +257,13 @@ class Bus:
     async def _on_connected(self) -> None:
         self.generation += 1
         _log.info("connected to NATS", server=str(self._nc.connected_server_version))
-        for config in self._streams.values():
-            try:
+        try:
+            for config in self._streams.values():
                 await self._declare(config)
-            except _FAILURES as error:
-                _log.error("stream not declared again", stream=config.name, error=repr(error))
+            for bucket in self._buckets:
+                await self._create_bucket(bucket)
+        except _FAILURES as error:
+            _log.error("streams not declared again", error=repr(error))
 
     async def _on_lost(self) -> None:
         self.lost_at = time.monotonic()

@@ -1,0 +1,1 @@
+"""The schema's history; the service runs it when it starts."""
