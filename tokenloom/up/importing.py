@@ -32,6 +32,11 @@ class ModelFile:
     size_bytes: int
     directory: Path
 
+    @property
+    def model_version(self) -> str:
+        """`name@version`."""
+        return f"{self.name}@{self.version}"
+
 
 def list_models(models_dir: Path) -> list[ModelFile]:
     """Every version below `models_dir`, by name and then age; unreadable ones are left out."""

