@@ -1,0 +1,1 @@
+"""The gateway's HTTP faces: native, OpenAI-compatible, and what operators read."""

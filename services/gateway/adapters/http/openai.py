@@ -1,0 +1,141 @@
+"""The OpenAI-compatible face."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from kit.errors import Code, ServiceError
+from services.gateway.adapters.http.errors import error_response
+from services.gateway.adapters.http.wire import (
+    arrival,
+    check_query,
+    data,
+    event,
+    json_response,
+    open_events,
+    read_json,
+    send,
+)  # fmt: skip
+from services.gateway.core.ids import format_id
+from services.gateway.core.openai_request import OpenAIRequest, parse_openai
+from services.gateway.core.openai_response import OpenAIResponse, error_body, failure
+
+if TYPE_CHECKING:
+    from services.gateway.adapters.keys import KeyRing
+    from services.gateway.app.generation import Generation
+    from services.gateway.app.generations import Generations
+    from services.gateway.app.ports import Route
+    from services.gateway.core.openai_request import Face
+    from services.gateway.core.outcome import Closed
+
+_DONE = b"data: [DONE]\n\n"
+
+
+class OpenAIFace:
+    """`/v1/chat/completions`, `/v1/completions`, `/v1/models`."""
+
+    def __init__(self, generations: Generations, keys: KeyRing) -> None:
+        self._generations = generations
+        self._keys = keys
+        self._started = int(time.time())
+
+    def routes(self) -> list[web.RouteDef]:
+        """Paths and their handlers."""
+        return [
+            web.post("/v1/chat/completions", self.chat),
+            web.post("/v1/completions", self.complete),
+            web.get("/v1/models", self.models, allow_head=False),
+            web.get("/v1/models/{model}", self.model, allow_head=False),
+        ]
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """Continue a conversation."""
+        return await self._generate(request, "chat")
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        """Continue a prompt."""
+        return await self._generate(request, "completions")
+
+    async def models(self, request: web.Request) -> web.Response:
+        """The models that the caller may use."""
+        self._keys.authenticate(request.headers.get("Authorization"))
+        routes = self._generations.models()
+        return json_response({"object": "list", "data": [self._model(route) for route in routes]})
+
+    async def model(self, request: web.Request) -> web.Response:
+        """One model by name or `name@version`."""
+        self._keys.authenticate(request.headers.get("Authorization"))
+        name = request.match_info["model"]
+        for route in self._generations.models():
+            if name in {route.name, route.model_version}:
+                return json_response(self._model(route))
+        raise ServiceError(Code.NOT_FOUND, "NOT_FOUND", "there is no such model", "model")
+
+    async def _generate(self, request: web.Request, face: Face) -> web.StreamResponse:
+        arrived = arrival()
+        tenant = self._keys.authenticate(request.headers.get("Authorization"))
+        check_query(request)
+        asked = parse_openai(await read_json(request), face)
+        generation = await self._generations.start(tenant, asked.spec, arrived)
+        try:
+            answer = _answer(asked, generation)
+            if asked.stream:
+                return await _stream(request, asked, generation, answer)
+            return await _whole(request, generation, answer)
+        finally:
+            generation.abandon()
+
+    def _model(self, route: Route) -> dict[str, Any]:
+        return {
+            "id": route.name,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "tokenloom",
+            "version": route.model_version,
+            "context_length": route.context_length,
+            "max_model_len": route.context_length,
+            "family": route.family,
+        }
+
+
+def _answer(asked: OpenAIRequest, generation: Generation) -> OpenAIResponse:
+    return OpenAIResponse(
+        asked,
+        format_id(generation.request_id),
+        int(time.time()),
+        generation.model_version,
+        generation.order.tokenizer.vocabulary,
+    )
+
+
+async def _stream(
+    request: web.Request, asked: OpenAIRequest, generation: Generation, answer: OpenAIResponse
+) -> web.StreamResponse:
+    response = await open_events(request, generation)
+    await send(response, map(data, answer.opening()))
+    while pieces := await generation.reader.take():
+        await send(response, [data(answer.chunk(piece)) for piece in pieces])
+    closed = await generation.ended()
+    if error := _failure(generation, closed):
+        await response.write(event("error", error_body(error, closed.finish_reason)))
+    else:
+        usage = [data(answer.usage_chunk(closed))] if asked.include_usage else []
+        await send(response, [*usage, _DONE])
+    await response.write_eof()
+    return response
+
+
+async def _whole(request: web.Request, generation: Generation, answer: OpenAIResponse) -> web.Response:
+    closed = await generation.ended()
+    if error := _failure(generation, closed):
+        response = error_response(request, error, finish_reason=closed.finish_reason)
+        response.headers["x-request-id"] = format_id(generation.request_id)
+        return response
+    return json_response(answer.whole(generation.choices, closed), generation)
+
+
+def _failure(generation: Generation, closed: Closed) -> ServiceError | None:
+    return generation.error or failure(closed)

@@ -1,0 +1,45 @@
+"""The HTTP server: all faces in one application."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from services.gateway.adapters.http.errors import contract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from kit.errors import ServiceError
+
+_UNIX = "unix:"
+
+
+class HttpServer:
+    """Serves routes until `stop`; a client that vanishes cancels its handler."""
+
+    def __init__(
+        self,
+        routes: Iterable[web.RouteDef],
+        *,
+        refused: Callable[[ServiceError], None],
+        body_limit_bytes: int,
+    ) -> None:
+        app = web.Application(client_max_size=body_limit_bytes, middlewares=[contract(refused)])
+        app.add_routes(routes)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=2.0)
+
+    async def start(self, listen: str) -> str:
+        """Listen; returns the base URL, port 0 resolved."""
+        await self._runner.setup()
+        if listen.startswith(_UNIX):
+            await web.UnixSite(self._runner, listen.removeprefix(_UNIX)).start()
+            return listen
+        host, _, port = listen.rpartition(":")
+        await web.TCPSite(self._runner, host, int(port), backlog=1024).start()
+        return f"http://{host}:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        """Stop listening and end what is left."""
+        await self._runner.cleanup()

@@ -1,0 +1,184 @@
+"""Puts the gateway together and lives its life: connect, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kit import grpc as kit_grpc
+from kit import lifecycle, log, metrics
+from kit.bus import Bus, KvView
+from kit.outbox import Outbox
+from services.gateway.adapters import keys, routes
+from services.gateway.adapters.health import Health
+from services.gateway.adapters.http.native import NativeFace
+from services.gateway.adapters.http.openai import OpenAIFace
+from services.gateway.adapters.http.operations import OperationsFace
+from services.gateway.adapters.http.server import HttpServer
+from services.gateway.adapters.http.usage import UsageFace
+from services.gateway.adapters.lane import LaneClient
+from services.gateway.adapters.metrics import LiveState, TenantMeters
+from services.gateway.adapters.records import SchedulerRecords
+from services.gateway.adapters.tokenizers import TokenizerPool
+from services.gateway.adapters.usage_client import UsageClient
+from services.gateway.adapters.usage_journal import OutboxJournal
+from services.gateway.app.generations import Generations, Ports, Settings
+from services.gateway.servicer import InferenceServicer
+from tokenloom.api.inference.v1 import inference_pb2_grpc
+from tokenloom.api.scheduler.v1.scheduler_pb2_grpc import SchedulerServiceStub
+from tokenloom.api.usage.v1.usage_pb2_grpc import UsageServiceStub
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from services.gateway.config import GatewayConfig
+    from tokenloom.api.scheduler.v1.scheduler_pb2_grpc import SchedulerServiceAsyncStub
+    from tokenloom.api.usage.v1.usage_pb2_grpc import UsageServiceAsyncStub
+
+SERVICE = "tokenloom.api.inference.v1.InferenceService"
+_FLUSH_S = 3.0
+_HEALTH_S = 0.1
+_log = log.get("gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """Everything that lives as long as the process."""
+
+    config: GatewayConfig
+    bus: Bus
+    outbox: Outbox
+    lane: LaneClient
+    tokenizers: TokenizerPool
+    generations: Generations
+    health: Health
+    views: list[KvView[Any]]
+    grpc: kit_grpc.Server
+    http: HttpServer
+
+
+async def serve(config: GatewayConfig, stop: asyncio.Event) -> None:
+    """Run the gateway until `stop`."""
+    config.state_dir.mkdir(parents=True, exist_ok=True)
+    outbox = Outbox(config.state_dir / "outbox", max_bytes=config.outbox_max_bytes)
+    outbox.open()
+    metrics_server, metrics_url = metrics.serve(config.metrics_listen)
+    bus = await Bus.connect(config.nats_url, "gateway")
+    try:
+        async with (
+            kit_grpc.channel(
+                config.scheduler_target, max_message_bytes=kit_grpc.LANE_MESSAGE_BYTES
+            ) as scheduler,
+            kit_grpc.channel(config.usage_target) as usage,
+        ):
+            gateway = assemble(config, bus, outbox, SchedulerServiceStub(scheduler), UsageServiceStub(usage))
+            await _live(gateway, stop, metrics_url)
+    finally:
+        await bus.close()
+        outbox.close()
+        metrics_server.shutdown()
+
+
+def assemble(
+    config: GatewayConfig,
+    bus: Bus,
+    outbox: Outbox,
+    scheduler: SchedulerServiceAsyncStub,
+    usage: UsageServiceAsyncStub,
+) -> Gateway:
+    """Construct and connect every part; nothing runs yet."""
+    key_view = KvView(bus, keys.BUCKET, keys.parse_key)
+    route_view = KvView(bus, routes.BUCKET, routes.parse_route)
+    keyring = keys.KeyRing(key_view, staleness_s=config.keys_staleness_s)
+    route_table = routes.RouteTable(route_view)
+    lane = LaneClient(scheduler.Lane, config.gateway_id, resubmit_s=config.resubmit_timeout_s)
+    records = SchedulerRecords(scheduler)
+    tokenizers = TokenizerPool(threads=config.tokenizer_threads, queue=config.tokenizer_queue)
+    meters = TenantMeters(metrics.REGISTRY, config.tenant_label_limit)
+    generations = Generations(
+        Ports(
+            routes=route_table,
+            tokenizers=tokenizers,
+            lane=lane,
+            records=records,
+            journal=OutboxJournal(outbox, config.outbox_max_bytes),
+            meters=meters,
+        ),
+        Settings(
+            default_output_tokens=config.default_max_output_tokens,
+            reader_timeout_s=config.reader_timeout_s,
+            stream_buffer_bytes=config.stream_buffer_bytes,
+        ),
+    )
+    metrics.REGISTRY.register(LiveState(generations, outbox))
+    views: list[KvView[Any]] = [key_view, route_view]
+    health = Health(generations=generations, lane=lane, views=views, routes=route_table, records=records)
+    server = kit_grpc.Server(config.grpc_listen)
+    servicer = InferenceServicer(generations, keyring, meters.refused)
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.aio)
+    http = HttpServer(
+        [
+            *NativeFace(generations, keyring).routes(),
+            *OpenAIFace(generations, keyring).routes(),
+            *UsageFace(UsageClient(usage), keyring).routes(),
+            *OperationsFace(health, metrics.REGISTRY).routes(),
+        ],
+        refused=meters.refused,
+        body_limit_bytes=config.body_limit_bytes,
+    )
+    return Gateway(config, bus, outbox, lane, tokenizers, generations, health, views, server, http)
+
+
+async def _live(gateway: Gateway, stop: asyncio.Event, metrics_url: str) -> None:
+    flushed = asyncio.Event()
+    publisher = _background("outbox", gateway.outbox.drain(gateway.bus, flushed))
+    tasks = [
+        *(_background("view", view.run()) for view in gateway.views),
+        _background("lane", gateway.lane.run()),
+        _background("readers", gateway.generations.watch_readers()),
+    ]
+    try:
+        target = await gateway.grpc.start([SERVICE])
+        url = await gateway.http.start(gateway.config.http_listen)
+        _log.info("listening", grpc=target, http=url, metrics=metrics_url)
+        ready = asyncio.Event()
+        tasks.append(_background("health", _tell_health(gateway, ready)))
+        await ready.wait()
+        lifecycle.settle_gc()
+        _log.info("ready", grpc=target, http=url)
+        await stop.wait()
+        await _drain(gateway)
+    finally:
+        await gateway.http.stop()
+        await gateway.grpc.stop(0)
+        await gateway.lane.flush(_FLUSH_S)
+        flushed.set()
+        await asyncio.wait([publisher], timeout=_FLUSH_S)
+        for task in (*tasks, publisher):
+            task.cancel()
+        await asyncio.wait([*tasks, publisher])
+        gateway.tokenizers.close()
+
+
+async def _tell_health(gateway: Gateway, ready: asyncio.Event) -> None:
+    serving: bool | None = None
+    while True:
+        if (now := gateway.health.unready() is None) is not serving:
+            serving = now
+            for name in ("", SERVICE):
+                await gateway.grpc.set_serving(name, serving)
+            if serving:
+                ready.set()
+        await asyncio.sleep(_HEALTH_S)
+
+
+async def _drain(gateway: Gateway) -> None:
+    _log.info("draining", running=len(gateway.generations.live))
+    for name in ("", SERVICE):
+        await gateway.grpc.set_serving(name, serving=False)
+    await gateway.generations.drain(gateway.config.drain_grace_s)
+
+
+def _background(name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    return lifecycle.guard(asyncio.create_task(work, name=name))
