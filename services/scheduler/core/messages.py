@@ -52,6 +52,7 @@ class Request:
     stop_token_ids: frozenset[int] = frozenset()
     deadline: float | None = None
     priority: Priority = Priority.STANDARD
+    tokenizer_version: str = ""  # part of the prefix cache's key
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class TokenCommitted(NamedTuple):
     owner: str
     request_id: int
     choice: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
     token_id: int
     logprobs: Logprobs | None
 
@@ -143,6 +144,14 @@ class RequestEnded(NamedTuple):
     input_tokens: int
     cached_tokens: int
     queue_s: float
+
+
+class ChoiceOutput(NamedTuple):
+    """What a live choice has produced; `logprobs` is empty when none were asked for."""
+
+    token_ids: list[int]
+    logprobs: list[Logprobs]
+    finish_reason: FinishReason | None
 
 
 Effect = TokenCommitted | ChoiceEnded | RequestEnded

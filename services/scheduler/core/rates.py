@@ -1,0 +1,82 @@
+"""How fast the workers are, as measured from their steps."""
+
+from __future__ import annotations
+
+BUCKETS = 32
+FALL, RISE = 0.5, 0.2  # weight of a new measurement below and above the present one
+MOST_RISE = 2.0  # an outlier counts as at most this many times the present value
+
+
+class StepCurve:
+    """Seconds of a step by its size: measured by powers of two, and a low guess where nobody looked.
+
+    It follows a faster step quickly and a slower one slowly, so that a stall does not refuse work.
+    """
+
+    __slots__ = ("_base_s", "_seconds", "_sizes", "_slope_s")
+
+    def __init__(self, base_s: float, slope_s: float) -> None:
+        self._base_s = base_s
+        self._slope_s = slope_s
+        self._sizes = [0.0] * BUCKETS
+        self._seconds = [0.0] * BUCKETS
+
+    def observe(self, size: int, seconds: float) -> None:
+        """Note one step of `size` tokens or rows."""
+        bucket = min(size.bit_length(), BUCKETS - 1)
+        if not self._sizes[bucket]:
+            self._sizes[bucket], self._seconds[bucket] = float(size), seconds
+            return
+        present = self._seconds[bucket]
+        seconds = min(seconds, MOST_RISE * present)
+        weight = FALL if seconds < present else RISE
+        self._seconds[bucket] += weight * (seconds - present)
+        self._sizes[bucket] += weight * (size - self._sizes[bucket])
+
+    def predict(self, size: float) -> float:
+        """Return the seconds a step of this size takes."""
+        if size <= 0:
+            return 0.0
+        below = above = None
+        for measured, seconds in zip(self._sizes, self._seconds, strict=True):
+            if measured and measured <= size:
+                below = (measured, seconds)
+            elif measured:
+                above = (measured, seconds)
+                break
+        if below is None:
+            prior = self._base_s + self._slope_s * size
+            return prior if above is None else above[1] * size / above[0]
+        if above is None:
+            return below[1] + (size - below[0]) * self._slope_s
+        share = (size - below[0]) / (above[0] - below[0])
+        return below[1] + share * (above[1] - below[1])
+
+
+class Rates:
+    """Measured step times of a lane's workers; priors are those of a fast machine."""
+
+    __slots__ = ("decode", "last_step_at", "output_share", "prefill")
+
+    def __init__(self) -> None:
+        self.prefill = StepCurve(base_s=0.002, slope_s=2e-5)
+        self.decode = StepCurve(base_s=0.005, slope_s=2e-5)
+        self.output_share = 1.0  # output tokens produced, of those allowed
+        self.last_step_at: float | None = None
+
+    def observe_step(self, prefill_tokens: int, decode_rows: int, seconds: float, now: float) -> None:
+        """Note a committed step; in a mixed one the decodes are taken off first."""
+        self.last_step_at = now
+        if not prefill_tokens:
+            self.decode.observe(decode_rows, seconds)
+        elif prefill_tokens > decode_rows:
+            self.prefill.observe(prefill_tokens, max(0.0, seconds - self.decode.predict(decode_rows)))
+
+    def observe_output(self, produced: int, allowed: int) -> None:
+        """Note how much of its allowance a choice used when it ended by itself."""
+        self.output_share += 0.05 * (produced / allowed - self.output_share)
+
+    def prefill_seconds(self, tokens: float, chunk: int) -> float:
+        """Return the seconds that `tokens` take in steps of `chunk`."""
+        whole, rest = divmod(tokens, chunk)
+        return whole * self.prefill.predict(chunk) + self.prefill.predict(rest)

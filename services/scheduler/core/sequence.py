@@ -1,0 +1,165 @@
+"""One choice of a request on its way: `computed` chases the tokens that are known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from services.scheduler.core.messages import ChoiceOutput, FinishReason, Logprobs, Request, RequestEnded
+
+if TYPE_CHECKING:
+    from services.scheduler.core.prefix import Chain
+    from services.scheduler.core.queue import Account
+    from services.scheduler.core.replica import Replica
+
+
+@dataclass(slots=True)
+class Work:
+    """What one or several sequences ask of a lane."""
+
+    prefill_tokens: float = 0.0
+    output_tokens: float = 0.0
+    pages: float = 0.0
+    sequences: float = 0.0
+
+    def add(self, other: Work, share: float = 1.0) -> None:
+        """Add a share of other work; a negative share takes it away."""
+        self.prefill_tokens += share * other.prefill_tokens
+        self.output_tokens += share * other.output_tokens
+        self.pages += share * other.pages
+        self.sequences += share * other.sequences
+
+
+@dataclass(slots=True, eq=False)
+class Accepted:
+    """An accepted request with its choices."""
+
+    request: Request
+    order: int  # of arrival
+    accepted_at: float
+    choices: list[Sequence] = field(default_factory=list)
+    open_choices: int = 0
+    started_at: float | None = None  # when its first prefill step was planned
+    cached_tokens: int = 0
+    home: str | None = None  # the replica that holds its prompt's pages
+
+    def ended(self, now: float) -> RequestEnded:
+        """Return the one terminal message; without a prefill step there is no input to bill."""
+        request, started_at = self.request, self.started_at
+        if started_at is None:
+            return RequestEnded(request.owner, request.request_id, 0, 0, now - self.accepted_at)
+        queue_s = started_at - self.accepted_at
+        return RequestEnded(
+            request.owner, request.request_id, len(request.prompt), self.cached_tokens, queue_s
+        )
+
+
+class Sequence:
+    """A choice. Invariant: computed <= known <= limit, and known - len(tokens) samples are in flight."""
+
+    __slots__ = (
+        "accepted",
+        "account",
+        "chain",
+        "charged",
+        "choice",
+        "computed",
+        "finish_reason",
+        "generation",
+        "kept",
+        "known",
+        "limit",
+        "logprobs",
+        "losses",
+        "lost",
+        "next_full",
+        "owner",
+        "page_room",
+        "pages",
+        "preemptions",
+        "prompt_len",
+        "queued_at",
+        "replica",
+        "request_id",
+        "slot",
+        "stop_token_ids",
+        "tokens",
+        "wait_until",
+        "work",
+    )
+
+    def __init__(self, accepted: Accepted, choice: int, context_length: int) -> None:
+        request = accepted.request
+        self.accepted = accepted
+        self.choice = choice
+        self.request_id = request.request_id
+        self.owner = request.owner
+        self.stop_token_ids = request.stop_token_ids
+        self.tokens = list(request.prompt)
+        self.prompt_len = len(request.prompt)
+        self.limit = min(self.prompt_len + request.max_output_tokens, context_length)
+        self.logprobs: list[Logprobs] = []
+        self.finish_reason: FinishReason | None = None
+        self.kept = 0  # output tokens that count, once it ended
+        # Progress and residency.
+        self.computed = 0  # positions whose KV is written or being written
+        self.known = self.prompt_len  # tokens that are known or being sampled
+        self.generation = 0  # fresh id of this residency, 0 while it has no slot
+        self.replica: Replica | None = None
+        self.slot = -1
+        self.pages: list[int] = []
+        self.page_room = 0  # positions that `pages` can hold
+        self.next_full = 0  # committed positions at which the next page enters the cache
+        self.chain: Chain | None = None
+        # Waiting.
+        self.account: Account | None = None
+        self.queued_at = accepted.accepted_at
+        self.wait_until: float | None = None
+        self.work = Work()
+        self.charged = 0.0  # output tokens its tenant paid for in advance
+        # History.
+        self.preemptions = 0
+        self.losses = 0
+        self.lost = 0  # computed tokens that its last preemption threw away
+
+    @property
+    def output_len(self) -> int:
+        """Committed output tokens."""
+        return len(self.tokens) - self.prompt_len
+
+    @property
+    def protection(self) -> tuple[int, int, int]:
+        """Order of protection, most protected first; each preemption raises the class by one."""
+        rank = max(0, self.accepted.request.priority - self.preemptions)
+        return rank, self.accepted.order, self.choice
+
+    def output(self) -> ChoiceOutput:
+        """Return what it has produced, or kept when it ended."""
+        kept = self.output_len if self.finish_reason is None else self.kept
+        tokens = self.tokens[self.prompt_len : self.prompt_len + kept]
+        return ChoiceOutput(tokens, self.logprobs[:kept], self.finish_reason)
+
+    def leave(self) -> None:
+        """Forget all residency: whatever is in flight for it will be discarded unread."""
+        self.generation = 0
+        self.replica = None
+        self.slot = -1
+        self.pages = []
+        self.page_room = 0
+        self.next_full = 0
+        self.computed = 0
+        self.known = len(self.tokens)
+
+
+PROTECTION = attrgetter("protection")
+
+
+def work_of(sequence: Sequence, page_size: int, output_share: float) -> Work:
+    """Predict what a sequence will ask for: later choices find the prompt's full pages cached."""
+    known = len(sequence.tokens)
+    shared = (known - 1) // page_size if sequence.choice and not sequence.output_len else 0
+    output = max(1.0, (sequence.limit - known) * output_share)
+    pages = math.ceil((known + output - 1) / page_size) - shared
+    return Work(known - shared * page_size, output, pages, 1)
