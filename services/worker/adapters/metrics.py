@@ -1,0 +1,43 @@
+"""A worker's metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from kit.metrics import REGISTRY, STEP_BUCKETS
+
+if TYPE_CHECKING:
+    from tokenloom.api.worker.v1 import worker_pb2
+
+
+class WorkerMetrics:
+    """Steps by their parts, and the time that loading took."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self.steps = Counter("tokenloom_worker_steps", "Steps executed.", registry=registry)
+        self.rows = Counter("tokenloom_worker_rows", "Rows computed in all steps.", registry=registry)
+        self.row_errors = Counter(
+            "tokenloom_worker_row_errors", "Rows that failed, by reason.", ["reason"], registry=registry
+        )
+        self.parts = Histogram(
+            "tokenloom_worker_step_seconds",
+            "A step's time in the worker, by part.",
+            ["part"],
+            buckets=STEP_BUCKETS,
+            registry=registry,
+        )
+        self.load_seconds = Gauge(
+            "tokenloom_worker_load_seconds", "Seconds that loading the model took.", registry=registry
+        )
+
+    def observe(self, result: worker_pb2.StepResult, rows: int) -> None:
+        """Count one executed step."""
+        self.steps.inc()
+        self.rows.inc(rows)
+        self.parts.labels("queue").observe(result.queue_us / 1e6)
+        self.parts.labels("forward").observe(result.forward_us / 1e6)
+        self.parts.labels("sample").observe(result.sample_us / 1e6)
+        for error in result.row_error:
+            self.row_errors.labels(error.reason).inc()

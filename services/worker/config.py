@@ -1,0 +1,27 @@
+"""What the environment tells a worker."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from kit.config import ServiceConfig
+
+
+class WorkerConfig(ServiceConfig):
+    """A worker's configuration; the KV pool is sized from free memory unless told in bytes or pages."""
+
+    worker_id: str = Field(default="worker-0", pattern=r"^[A-Za-z0-9_-]+$")
+    worker_listen: str = "127.0.0.1:0"
+    registry_target: str
+    worker_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    worker_device: Literal["cpu", "cuda"] = "cpu"
+    worker_threads: int | None = Field(default=None, ge=1)
+    kv_bytes: int | None = Field(default=None, ge=1)
+    page_count: int | None = Field(default=None, ge=1)
+    page_size: int = Field(default=16, ge=1)
+    slot_count: int = Field(default=256, ge=1)
+    max_step_tokens: int = Field(default=512, ge=1)
+    step_hang_s: float = Field(default=60.0, gt=0)
+    drain_grace_s: float = Field(default=20.0, ge=0)
