@@ -43,8 +43,9 @@ async def urls(tmp_path, capsys):
     spec = broker.spec(config, port, environment())
     with (tmp_path / "log").open("w") as log:
         child = await Child.start(spec, Console(log))
-        while await spec.probe(1.0) is not Health.SERVING:
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(10):
+            while await spec.probe(1.0) is not Health.SERVING:  # noqa: ASYNC110 - a process, not a task
+                await asyncio.sleep(0.02)
         yield {user: broker.url(user, port, PASSWORDS) for user in broker.USERS}
         assert await child.stop(5.0)
 
