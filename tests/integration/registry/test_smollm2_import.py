@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +55,15 @@ def test_the_manifest_says_what_the_model_is(smollm2_artifact: Path) -> None:
         100000.0,
         True,
     )
+
+
+def test_an_import_that_is_terminated_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "services.registry.importing", "smollm2", "--name", "x"]
+    process = subprocess.Popen([*command, "--models-dir", str(tmp_path)], stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    while "%" not in process.stderr.readline():
+        assert process.poll() is None
+    process.terminate()
+    assert process.wait(timeout=10) == 128 + signal.SIGTERM
+    process.stderr.close()
+    assert list(tmp_path.iterdir()) == []
