@@ -107,6 +107,7 @@ class Lane:
         choice: int | None = None,
         kept_tokens: int | None = None,
         reason: FinishReason = FinishReason.CANCELLED,
+        error_reason: str = "",
     ) -> None:
         """End a request, or one choice, before the next plan; late and unknown ones do nothing."""
         accepted = self._live.get(request_id)
@@ -114,7 +115,7 @@ class Lane:
             return
         for sequence in accepted.choices:
             if choice is None or sequence.choice == choice:
-                self._finish(sequence, reason, now, kept=kept_tokens)
+                self._finish(sequence, reason, now, error_reason, kept_tokens)
 
     def outputs(self, request_id: int) -> list[ChoiceOutput] | None:
         """Return what each choice of a live request has produced; None for any other."""

@@ -1,0 +1,103 @@
+"""Closes requests for owners that vanished: `closed` into the outbox, retried until it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from kit import log
+from kit.outbox import OutboxFull
+from services.scheduler.adapters.protos import finish_reason
+from services.scheduler.core.messages import FinishReason
+from tokenloom.api.events.v1 import events_pb2
+
+if TYPE_CHECKING:
+    from services.scheduler.core.desk import Closing, Desk
+
+RETRY_S = 0.5
+_log = log.get("closer")
+
+
+class Appender(Protocol):
+    """Where events become durable; `kit.outbox.Outbox` is one."""
+
+    async def append(self, subject: str, msg_id: str, payload: bytes) -> None:
+        """Return once the event is durable; raises `OutboxFull`."""
+
+
+class Closer:
+    """A queue of closings. While the outbox is full, new work is refused."""
+
+    def __init__(self, outbox: Appender, desk: Desk) -> None:
+        self._outbox = outbox
+        self._desk = desk
+        self._waiting: deque[Closing] = deque()
+        self._wake = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def close(self, closing: Closing) -> None:
+        """Queue a closing."""
+        self._waiting.append(closing)
+        self._empty.clear()
+        self._wake.set()
+
+    async def flushed(self) -> None:
+        """Return once every closing is durable."""
+        await self._empty.wait()
+
+    async def run(self) -> None:
+        """Append closings, for ever."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                batch = list(self._waiting)
+                await asyncio.gather(*(self._append(closing) for closing in batch))
+                for _ in batch:
+                    self._waiting.popleft()
+            self._empty.set()
+
+    async def _append(self, closing: Closing) -> None:
+        event = closed_event(closing)
+        opened = event.opened
+        subject = f"usage.v1.closed.{opened.tenant_id}"
+        msg_id = f"{opened.request_id}-{opened.owner_epoch}-closed"
+        while True:
+            try:
+                await self._outbox.append(subject, msg_id, event.SerializeToString())
+            except OutboxFull as error:
+                self._desk.backpressure = error
+                _log.error("outbox is full")
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._desk.backpressure = None
+                return
+
+
+def closed_event(closing: Closing) -> events_pb2.UsageClosed:
+    """Write the usage event of a request that the scheduler closes."""
+    order, record, verdict = closing.record.order, closing.record, closing.verdict
+    event = events_pb2.UsageClosed(
+        finish_reason=finish_reason(verdict.finish_reason), output_tokens=sum(verdict.output_tokens)
+    )
+    event.opened.request_id = order.request_id
+    event.opened.owner_epoch = verdict.owner_epoch
+    event.opened.tenant_id = order.tenant_id
+    event.opened.model_version = order.model_version
+    event.opened.tokenizer_version = order.tokenizer_version
+    event.opened.runtime_revision = order.runtime_revision
+    event.opened.opened_time.FromNanoseconds(int(order.opened_time * 1e9))
+    if record.end is not None:
+        event.input_tokens = record.end.input_tokens
+        event.cached_tokens = record.end.cached_tokens
+        event.queue_ms = record.end.queue_s * 1e3
+    if verdict.finish_reason is not FinishReason.ERROR:
+        event.billable_tokens = event.input_tokens + event.output_tokens
+    if record.first_token_at is not None:
+        event.ttft_ms = (record.first_token_at - order.accepted_at) * 1e3
+    total_s = closing.closed_at - order.accepted_at
+    event.total_ms = total_s * 1e3
+    event.closed_time.FromNanoseconds(int((order.opened_time + total_s) * 1e9))
+    return event

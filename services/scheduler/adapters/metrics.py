@@ -1,0 +1,115 @@
+"""The scheduler's metrics: lanes are sampled, steps and cancels observed."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from kit.metrics import REGISTRY, STEP_BUCKETS
+
+if TYPE_CHECKING:
+    from services.scheduler.core.limits import Counters, LaneStatus
+
+MODEL = "model_version"
+CANCEL_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+OCCUPANCY_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+COUNTED = {
+    "steps": "Steps committed.",
+    "scheduled_tokens": "Tokens scheduled in all steps.",
+    "prefill_tokens": "Prompt tokens scheduled.",
+    "decode_tokens": "Output tokens scheduled.",
+    "preemptions": "Sequences preempted.",
+    "recomputed_tokens": "Tokens computed again after a preemption or a lost worker.",
+    "prefix_query_tokens": "Prompt tokens looked up in the prefix cache.",
+    "prefix_hit_tokens": "Prompt tokens found in the prefix cache.",
+    "deadline_misses": "Requests ended by their deadline.",
+    "workers_lost": "Workers lost while attached.",
+    "row_errors": "Rows that a worker failed.",
+    "stale_results": "Results discarded because their sequence had moved on.",
+}
+
+
+class SchedulerMetrics:
+    """Everything the scheduler exports, by model version."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"tokenloom_scheduler_{name}", text, [MODEL, *labels], registry=registry)
+
+        self.running = gauge("running_sequences", "Sequences in slots.")
+        self.waiting = gauge("waiting_sequences", "Sequences in the queue.")
+        self.workers = gauge("workers", "Workers attached.")
+        self.pages = gauge("kv_pages", "KV pages by state.", "state")
+        self.hit_ratio = gauge("prefix_hit_ratio", "Prompt tokens found in the prefix cache, as a share.")
+        self.last_step_age = gauge("last_step_age_seconds", "Age of the last step or probe.")
+        self.counted = {
+            name: Counter(f"tokenloom_scheduler_{name}", text, [MODEL], registry=registry)
+            for name, text in COUNTED.items()
+        }
+        self.refusals = Counter(
+            "tokenloom_scheduler_refusals",
+            "Requests refused, by reason.",
+            [MODEL, "reason"],
+            registry=registry,
+        )
+        self.violations = Counter(
+            "tokenloom_scheduler_integrity_violations",
+            "Violations found in page accounting.",
+            [MODEL],
+            registry=registry,
+        )
+        self.parts = Histogram(
+            "tokenloom_scheduler_step_seconds",
+            "A step's time by part.",
+            [MODEL, "part"],
+            buckets=STEP_BUCKETS,
+            registry=registry,
+        )
+        self.occupancy = Histogram(
+            "tokenloom_scheduler_step_rows",
+            "Rows of a step.",
+            [MODEL],
+            buckets=OCCUPANCY_BUCKETS,
+            registry=registry,
+        )
+        self.cancel_to_free = Histogram(
+            "tokenloom_scheduler_cancel_to_free_seconds",
+            "From a cancel's arrival until its sequences hold nothing.",
+            [MODEL],
+            buckets=CANCEL_BUCKETS,
+            registry=registry,
+        )
+        self._seen: dict[str, dict[str, int]] = {}
+
+    def sample(self, model_version: str, status: LaneStatus, counters: Counters, now: float) -> None:
+        """Read one lane."""
+        self.running.labels(model_version).set(status.running)
+        self.waiting.labels(model_version).set(status.waiting)
+        self.workers.labels(model_version).set(status.replicas)
+        self.pages.labels(model_version, "free").set(status.free_pages)
+        self.pages.labels(model_version, "cached").set(status.cached_pages)
+        self.pages.labels(model_version, "owned").set(status.owned_pages)
+        queried = counters.prefix_query_tokens
+        self.hit_ratio.labels(model_version).set(counters.prefix_hit_tokens / queried if queried else 0.0)
+        if status.last_step_at is not None:
+            self.last_step_age.labels(model_version).set(now - status.last_step_at)
+        self._count(model_version, counters)
+
+    def _count(self, model_version: str, counters: Counters) -> None:
+        seen = self._seen.setdefault(model_version, {})
+        for item in fields(counters):
+            if item.name in self.counted:
+                total = getattr(counters, item.name)
+                self.counted[item.name].labels(model_version).inc(total - seen.get(item.name, 0))
+                seen[item.name] = total
+        for reason, total in counters.refusals.items():
+            self.refusals.labels(model_version, reason).inc(total - seen.get(f"refusal {reason}", 0))
+            seen[f"refusal {reason}"] = total
+
+    def observe(self, model_version: str, parts: dict[str, float], rows: int) -> None:
+        """Note one step's parts, in seconds."""
+        for part, seconds in parts.items():
+            self.parts.labels(model_version, part).observe(max(0.0, seconds))
+        self.occupancy.labels(model_version).observe(rows)

@@ -1,0 +1,129 @@
+"""Puts the scheduler together and lives its life: listen, attach, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from kit import lifecycle, log, metrics
+from kit.bus import Bus, Message
+from kit.grpc import LANE_MESSAGE_BYTES, Server
+from kit.outbox import Outbox
+from services.scheduler.adapters.closer import Closer
+from services.scheduler.adapters.epochs import EpochStore
+from services.scheduler.adapters.fleet import Fleet
+from services.scheduler.adapters.metrics import SchedulerMetrics
+from services.scheduler.adapters.step_loop import StepLoop
+from services.scheduler.core.desk import Desk, unavailable
+from services.scheduler.core.lane import Lane
+from services.scheduler.core.limits import LaneLimits
+from services.scheduler.core.ownership import Ownership
+from services.scheduler.core.records import Records
+from services.scheduler.servicer import SchedulerServicer
+from tokenloom.api.events.v1 import events_pb2
+from tokenloom.api.scheduler.v1 import scheduler_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Coroutine
+
+    from services.scheduler.config import SchedulerConfig
+
+SERVICE = "tokenloom.api.scheduler.v1.SchedulerService"
+DEPLOYMENT_STREAM, WORKER_SUBJECT = "DEPLOYMENT", "deployment.v1.worker.*"
+FLUSH_S = 3.0
+_log = log.get("scheduler")
+
+
+async def serve(config: SchedulerConfig, stop: asyncio.Event) -> None:
+    """Run the scheduler until `stop`."""
+    config.state_dir.mkdir(parents=True, exist_ok=True)
+    epochs = EpochStore(config.state_dir / "epoch")
+    outbox = Outbox(config.state_dir / "outbox", max_bytes=config.outbox_bytes)
+    outbox.open()
+    metrics_server, metrics_url = metrics.serve(config.metrics_listen)
+    desk = _desk(config)
+    closer = Closer(outbox, desk)
+    steps = StepLoop(desk, SchedulerMetrics(), closer, depth=config.pipeline_depth, probe_s=config.probe_s)
+    fleet = Fleet(steps, epochs, step_timeout_s=config.step_timeout_s)
+    server = Server(config.scheduler_listen, max_message_bytes=LANE_MESSAGE_BYTES)
+    servicer = SchedulerServicer(
+        steps, epoch=await epochs.take(), lease_s=config.lease_s, session_messages=config.session_messages
+    )
+    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(servicer, server.aio)
+    drained = asyncio.Event()
+    tasks = [
+        _background("steps", steps.turn()),
+        _background("time", steps.keep_time()),
+        _background("closer", closer.run()),
+        _background("bus", _follow(config.nats_url, fleet, outbox, drained)),
+    ]
+    try:
+        target = await server.start([SERVICE])
+        for name in ("", SERVICE):
+            await server.set_serving(name, True)
+        lifecycle.settle_gc()
+        _log.info("ready", target=target, metrics=metrics_url)
+        await stop.wait()
+        await _drain(config, steps, closer)
+    finally:
+        drained.set()
+        await fleet.close()
+        await server.stop(0)
+        await _bounded(tasks[-1])
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        outbox.close()
+        metrics_server.shutdown()
+
+
+def _desk(config: SchedulerConfig) -> Desk:
+    limits = LaneLimits(pipeline_depth=config.pipeline_depth)
+    return Desk(
+        Ownership(config.lease_s),
+        Records(config.retention_s, config.retention_bytes),
+        lambda model_version: Lane(model_version, limits),
+        vacant_s=config.vacant_s,
+    )
+
+
+async def _follow(nats_url: str, fleet: Fleet, outbox: Outbox, drained: asyncio.Event) -> None:
+    """Hear of workers and publish the outbox, once NATS is there."""
+    bus = await Bus.connect(nats_url, "scheduler")
+
+    def on_event(message: Message) -> None:
+        fleet.on_change(events_pb2.WorkerChanged.FromString(message.data))
+
+    watch = _background("deployments", bus.last_per_subject(DEPLOYMENT_STREAM, WORKER_SUBJECT, on_event))
+    try:
+        await outbox.drain(bus, drained)
+    finally:
+        watch.cancel()
+        await asyncio.wait({watch})
+        await bus.close()
+
+
+async def _drain(config: SchedulerConfig, steps: StepLoop, closer: Closer) -> None:
+    """Refuse new work, let what runs finish, end the rest, and see that gateways were told."""
+    desk = steps.desk
+    desk.draining = unavailable("DRAINING", "this scheduler is shutting down")
+    _log.info("draining", grace_s=config.drain_grace_s)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(config.drain_grace_s):
+            await steps.settled()
+    desk.end_all(steps.clock())
+    steps.wake()
+    await asyncio.sleep(0)
+    await _bounded(*(session.flushed() for session in steps.sessions()), closer.flushed())
+    for session in steps.sessions():
+        session.end()
+    _log.info("drained")
+
+
+async def _bounded(*work: Awaitable[Any]) -> None:
+    await asyncio.wait([asyncio.ensure_future(item) for item in work], timeout=FLUSH_S)
+
+
+def _background(name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    return lifecycle.guard(asyncio.create_task(work, name=name))

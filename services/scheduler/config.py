@@ -1,0 +1,23 @@
+"""What the environment tells the scheduler."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from kit.config import ServiceConfig
+
+
+class SchedulerConfig(ServiceConfig):
+    """The scheduler's configuration; times in seconds, sizes in bytes."""
+
+    scheduler_listen: str = "127.0.0.1:0"
+    pipeline_depth: int = Field(default=1, ge=1, le=2)
+    lease_s: float = Field(default=10.0, gt=0)
+    step_timeout_s: float = Field(default=30.0, gt=0)
+    vacant_s: float = Field(default=60.0, ge=0)
+    retention_s: float = Field(default=600.0, ge=0)
+    retention_bytes: int = Field(default=256 << 20, ge=0)
+    session_messages: int = Field(default=1024, ge=1)
+    probe_s: float = Field(default=5.0, gt=0)
+    drain_grace_s: float = Field(default=20.0, ge=0)
+    outbox_bytes: int = Field(default=64 << 20, ge=1)
