@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class StackOptions:
-    """What a module asks for: `pytestmark = parametrize("stack", [StackOptions(workers=2)], indirect=True)`."""
+    """What a module asks for, with `parametrize("stack", [StackOptions(workers=2)], indirect=True)`."""
 
     gateways: int = 1
     workers: int = 1
