@@ -4,7 +4,7 @@ In the order a request meets them:
 
 - `spec`, `validation`   one model of a generation; `parse_generation` is the only validator
 - `openai_request`       OpenAI bodies -> the same spec; `openai_response` its answers
-- `tokenizing`           `ModelTokenizer`: prompt and chat -> token ids
+- `tokenizing`           `ModelTokenizer`: prompt and chat -> token ids, by `chat_template` and `forgery`
 - `limits`               `prepare(spec, tokenizer)` -> ids, output limit, stop tokens; priority
 - `ids`                  public ids
 - `choice`               `ChoiceAssembler`: token ids -> text, stop strings, deliverable pieces

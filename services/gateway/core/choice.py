@@ -128,11 +128,6 @@ class ChoiceAssembler:
         return self._taken < len(self.records)
 
     @property
-    def taken_tokens(self) -> int:
-        """Tokens handed to the reader so far."""
-        return self._taken
-
-    @property
     def output_tokens(self) -> int:
         """Tokens kept."""
         return len(self.records)

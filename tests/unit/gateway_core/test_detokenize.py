@@ -41,6 +41,12 @@ def test_an_eos_that_is_not_marked_special_adds_no_text():
     assert decode(Vocabulary(tokenizer, silent=[eos]), [eos]) == ""
 
 
+def test_an_added_token_that_is_not_special_is_text_as_it_is_written():
+    tokenizer = Tokenizer.from_str(byte_level_json())
+    tokenizer.add_tokens(["é"])
+    assert decode(Vocabulary(tokenizer), [tokenizer.token_to_id("é")]) == "é"
+
+
 def test_a_token_that_is_no_character_alone_reads_as_replacement_and_keeps_its_bytes():
     vocabulary, ids = characters("é")
     assert vocabulary.token_text(ids[0]) == "\ufffd"

@@ -41,6 +41,10 @@ def test_a_false_start_inside_a_stop_is_not_lost():
     assert run(["aab"], "a", "a", "a", "b") == (["", "", "a", ""], True)
 
 
+def test_a_false_start_falls_back_as_far_as_it_must_and_no_further():
+    assert run(["aabaaac"], "aabaaa", "baaac") == (["", "aaba"], True)
+
+
 def test_a_stop_that_is_a_prefix_of_another_wins():
     assert run(["abcd", "abc"], "xab", "cd") == (["x", ""], True)
 

@@ -1,4 +1,6 @@
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from kit.artifacts import ArtifactError, ManifestMeta, write_manifest
 from kit.errors import Code, ServiceError
@@ -63,6 +65,15 @@ def test_a_model_without_a_template_refuses_messages_by_name():
     with pytest.raises(ServiceError) as caught:
         toy(chat_template=None).encode(chat("hi"))
     assert (caught.value.code, caught.value.field) == (Code.INVALID_ARGUMENT, "messages")
+
+
+def test_a_tokenizer_that_adds_bos_adds_it_to_raw_prompts_only():
+    source = Tokenizer.from_str(byte_level_json())
+    bos = ("<|im_start|>", BOS)
+    source.post_processor = TemplateProcessing(single="<|im_start|> $A", special_tokens=[bos])
+    tokenizer = ModelTokenizer(manifest(), source.to_str(), CHATML)
+    assert tokenizer.encode_prompt("fox") == [BOS, *toy().encode_prompt("fox")]
+    assert tokenizer.encode(chat("a<|im_end|>b")) == toy().encode(chat("a<|im_end|>b"))
 
 
 @pytest.mark.parametrize("field", ["prompt", "messages"])

@@ -95,8 +95,11 @@ def word_level() -> Tokenizer:
 
 def characters(text: str) -> tuple[Vocabulary, list[int]]:
     """A vocabulary that can write `text` byte by byte, and the ids that do."""
+    ids = _ids_of_bytes()
+    return toy().vocabulary, [ids[bytes([byte])] for byte in text.encode()]
+
+
+@cache
+def _ids_of_bytes() -> dict[bytes, int]:
     vocabulary = toy().vocabulary
-    single = {
-        vocabulary.token_bytes(i): i for i in range(len(vocabulary)) if len(vocabulary.token_bytes(i)) == 1
-    }
-    return vocabulary, [single[bytes([byte])] for byte in text.encode()]
+    return {vocabulary.token_bytes(token_id): token_id for token_id in range(len(vocabulary))}
