@@ -211,8 +211,6 @@ def test_no_refusal_echoes_what_it_refuses():
         b"{",
         b"\xff\xfe",
         b'{"prompt": "\xc3\x28"}',
-        b'{"temperature": NaN}',
-        b'{"temperature": -Infinity}',
         b"[" * 200_000,
         b'{"seed": ' + b"9" * 5000 + b"}",
     ],
@@ -224,8 +222,9 @@ def test_a_body_that_is_no_json_is_refused(body):
     assert len(caught.value.message) < 200
 
 
-def test_an_overflowing_number_is_not_finite():
-    data = parse_json(b'{"model": "m", "prompt": "x", "temperature": 1e999}')
+@pytest.mark.parametrize("number", [b"1e999", b"NaN", b"-Infinity"])
+def test_a_number_that_is_not_finite_is_refused_by_its_field(number):
+    data = parse_json(b'{"model": "m", "prompt": "x", "temperature": %s}' % number)
     assert refusal(data).field == "temperature"
 
 
