@@ -125,7 +125,9 @@ def _wrap_generator(inner: Behaviour, method: str) -> Behaviour:
 
 async def _abort(error: BaseException, context: Context, method: str) -> NoReturn:
     # A cancelled call has nobody to tell; any other CancelledError that escapes would hang the client.
-    if isinstance(error, grpc.aio.AbortError) or context.cancelled() or context.done():
+    task = asyncio.current_task()
+    left = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
+    if left or isinstance(error, grpc.aio.AbortError) or context.cancelled() or context.done():
         raise error
     if not isinstance(error, ServiceError):
         _report(error, method)
