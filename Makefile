@@ -7,19 +7,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 # The one dependency outside the lock: its CPU and CUDA builds differ. TORCH_INDEX_URL chooses where it comes from.
 TORCH := $(shell sed -n 's/.*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
+# Named after what it stands for, so that set-up runs again when the lock changes and only then.
+READY := .venv/.ready-$(shell { cat requirements.lock; echo "$(TORCH)"; } | cksum | cut -d ' ' -f 1)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --only-binary :all:
 PROTOS := $(sort $(wildcard protos/tokenloom/api/*/v1/*.proto))
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
-	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=$(1) $(PROTOS)
+	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $(PROTOS)
 
 .PHONY: help setup demo up test lint types protos protos-check protos-baseline lock
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
-setup: .venv/.ready ## create .venv and install everything from the lock file
+setup: $(READY) ## create .venv and install everything from the lock file
 
-.venv/.ready: requirements.lock pyproject.toml
+$(READY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Tokenloom needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12" >&2; exit 2; }
 	@echo "== set-up 1/4: virtual environment"
@@ -36,7 +38,8 @@ demo: setup ## start everything, stream one chat answer, show its bill, stop
 	@$(BIN)/tokenloom demo
 
 up: setup ## run the platform in the foreground; Ctrl-C drains (ARGS="--workers 2")
-	@exec $(BIN)/tokenloom up $(ARGS)
+	@# On a terminal it gets a process group of its own: Ctrl-C reaches it alone, and make reports its exit code.
+	@if [ -t 0 ]; then set -m; $(BIN)/tokenloom up $(ARGS); else exec $(BIN)/tokenloom up $(ARGS); fi
 
 test: setup ## run the whole test suite (ARGS="tests/unit -k name")
 	@$(BIN)/python -m pytest $(ARGS)

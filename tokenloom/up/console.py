@@ -7,6 +7,7 @@ import zlib
 from typing import TextIO
 
 SELF = "up"
+_BOLD = 1
 _COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
 
 
@@ -29,6 +30,7 @@ class Console:
     def _write(self, stream: TextIO, name: str, text: str) -> None:
         prefix = f"{name:<{self._width}}|"
         if stream.isatty() and "NO_COLOR" not in os.environ:
-            prefix = f"\x1b[{_COLOURS[zlib.crc32(name.encode()) % len(_COLOURS)]}m{prefix}\x1b[0m"
+            colour = _BOLD if name == SELF else _COLOURS[zlib.crc32(name.encode()) % len(_COLOURS)]
+            prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
         stream.write(f"{prefix} {text}\n")
         stream.flush()
