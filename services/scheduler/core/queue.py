@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from services.scheduler.core.limits import LaneLimits
 
-PRUNE_ABOVE = 64
+MOST_IDLE_ACCOUNTS = 1024
 
 
 class Account:
@@ -36,7 +36,7 @@ class ClassQueue:
     def __init__(self, weight: float) -> None:
         self.weight = weight
         self.served = 0.0  # tokens by weight
-        self.floor = 0.0  # what the tenant served last had had by then
+        self.floor = 0.0  # what a tenant present all the time has had by now
         self.accounts: dict[str, Account] = {}
         self.work = Work()
 
@@ -48,6 +48,10 @@ class ClassQueue:
         elif not account.waiting:
             account.served = max(account.served, self.floor)
         return account
+
+    def advance(self, tokens: float) -> None:
+        """Move the floor by one tenant's share of what was just served."""
+        self.floor += tokens / sum(bool(one.waiting) for one in self.accounts.values())
 
     def head(self, skipped: set[Sequence]) -> Sequence | None:
         """Return the next sequence of the least served tenant that has one outside `skipped`."""
@@ -61,11 +65,9 @@ class ClassQueue:
         return best
 
     def prune(self) -> None:
-        """Forget tenants that wait for nothing and owe nothing."""
-        if len(self.accounts) > PRUNE_ABOVE:
-            idle = [
-                name for name, one in self.accounts.items() if not one.waiting and one.served <= self.floor
-            ]
+        """Forget what tenants owe that wait for nothing, when there are too many of them."""
+        idle = [name for name, one in self.accounts.items() if not one.waiting]
+        if len(idle) > MOST_IDLE_ACCOUNTS:
             for name in idle:
                 del self.accounts[name]
 
@@ -77,7 +79,6 @@ class WaitingQueue:
         self._limits = limits
         self._classes = _classes(limits)
         self._returned: list[Sequence] = []  # preempted or bereaved: before all others
-        self._floor = 0.0
         self._count = 0
 
     def __len__(self) -> int:
@@ -93,7 +94,8 @@ class WaitingQueue:
         """Queue a new sequence behind its tenant's others."""
         klass = self._class_of(sequence)
         if not klass.work.sequences:
-            klass.served = max(klass.served, self._floor)
+            busy = [one.served for one in self._classes.values() if one.work.sequences]
+            klass.served = max(klass.served, min(busy, default=0.0))
         sequence.account = klass.account(sequence.accepted.request.tenant_id)
         sequence.account.waiting[sequence] = None
         self._enter(sequence, now)
@@ -114,21 +116,21 @@ class WaitingQueue:
         klass.work.add(sequence.work, -1)
         if klass.work.sequences == 0:
             klass.work = Work()
+            klass.accounts.clear()  # nobody competes: debts are forgotten
+            klass.floor = 0.0
         self._count -= 1
         if not self._count:
-            self._classes = _classes(self._limits)  # nobody competes: all debts are forgotten
-            self._floor = 0.0
+            self._classes = _classes(self._limits)
 
     def take(self, sequence: Sequence) -> None:
         """Take a sequence out to be served; a new one is charged to its tenant and class in advance."""
         account = sequence.account
         if account is not None and sequence in account.waiting:
-            klass = account.klass
-            klass.floor = max(klass.floor, account.served)
-            self._floor = max(self._floor, klass.served)
             sequence.charged = sequence.work.output_tokens
-            self._charge(account, sequence.work.prefill_tokens + sequence.charged)
-            klass.prune()
+            tokens = sequence.work.prefill_tokens + sequence.charged
+            self._charge(account, tokens)
+            account.klass.advance(tokens)
+            account.klass.prune()
         self.remove(sequence)
 
     def settle(self, sequence: Sequence) -> None:

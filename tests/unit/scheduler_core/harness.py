@@ -12,7 +12,6 @@ from services.scheduler.core.messages import (
     ChoiceEnded,
     Effect,
     FinishReason,
-    Priority,
     Request,
     RequestEnded,
     Sampling,
@@ -84,7 +83,9 @@ class Harness:
         return Request(self._ids, prompt=tuple(prompt), max_output_tokens=output, **(values | fields))  # type: ignore[arg-type]
 
     def submit(self, prompt: int | list[int] | tuple[int, ...], output: int = 4, **fields: object) -> int:
-        request = self.request(prompt, output, **fields)
+        return self.submit_request(self.request(prompt, output, **fields))
+
+    def submit_request(self, request: Request) -> int:
         self.lane.submit(request, self.now)
         self.callers[request.request_id] = Caller(request, [[] for _ in range(request.n)])
         return request.request_id
@@ -100,8 +101,9 @@ class Harness:
         self.drain_effects()
         if plan is not None:
             self.plans.append(plan)
-            self._check_decodes(replica_id, plan)
+            decodes = worker.waiting_decodes()
             self.results[replica_id].append(worker.execute(plan))
+            self._check_rows(replica_id, plan, decodes)
         return plan
 
     def commit(self, replica_id: str = "w0") -> None:
@@ -167,20 +169,21 @@ class Harness:
         if effect.reason in COMPLETE and effect.output_tokens == len(tokens):
             assert tokens == expected
 
-    def _check_decodes(self, replica_id: str, plan: StepPlan) -> None:
-        """Whatever can decode does so in this step: prompts never take its place."""
+    def _check_rows(self, replica_id: str, plan: StepPlan, decodes: set[int]) -> None:
+        """No row of an ended choice; and whatever can decode does, before any prompt."""
         worker = self.workers[replica_id]
-        decodes = worker.waiting_decodes() - set(plan.drop)
-        for slot in decodes - set(plan.slot):
-            resident = worker.residents[slot]
-            at_end = [
-                len(resident.tokens)
-                >= min(len(one.request.prompt) + one.request.max_output_tokens, self.capacity.context_length)
-                for one in self.callers.values()
-                if list(one.request.prompt) == resident.tokens[: resident.new.prompt_len]
-            ]
-            assert any(at_end) or not self.lane.status().free_pages, f"slot {slot} was passed over"
+        for slot in plan.slot:
+            caller, choice = self._whose(worker, slot)
+            assert choice not in caller.ends, "an ended choice is planned"
+        held = {page for one in worker.residents.values() for page in one.pages}
+        for slot in decodes - set(plan.drop) - set(plan.slot):
+            caller, _ = self._whose(worker, slot)
+            most = min(
+                len(caller.request.prompt) + caller.request.max_output_tokens, self.capacity.context_length
+            )
+            ends = len(worker.residents[slot].tokens) >= most
+            assert ends or len(held) == worker.capacity.page_count, f"slot {slot} was passed over"
 
-
-def priorities() -> list[Priority]:
-    return list(Priority)
+    def _whose(self, worker: ModelWorker, slot: int) -> tuple[Caller, int]:
+        new = worker.residents[slot].new
+        return self.callers[new.sampling.seed], new.choice

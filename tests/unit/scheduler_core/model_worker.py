@@ -42,6 +42,7 @@ class Resident:
     prefixes: list[int]  # of each known token
     pages: list[int]
     computed: int
+    failed: bool = False
 
     def append(self, token: int) -> None:
         self.tokens.append(token)
@@ -99,12 +100,16 @@ class ModelWorker:
 
     def _row(self, slot: int, count: int, result: StepResult) -> None:
         one = self.residents[slot]
+        if one.failed:  # planned before the error was known
+            result.row_error[slot] = "NAN_LOGITS"
+            return
         assert 1 <= count <= len(one.tokens) - one.computed
         for position in range(one.computed, one.computed + count):
             self._write(slot, one, position)
         one.computed += count
         self._check_context(one)
         if one.new.sequence_id in self.failing:
+            one.failed = True
             result.row_error[slot] = "NAN_LOGITS"
         elif one.computed == len(one.tokens):
             sampling = one.new.sampling

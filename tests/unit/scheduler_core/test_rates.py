@@ -1,0 +1,47 @@
+"""Rates: step times as measured, guessed low where nobody looked."""
+
+import pytest
+
+from services.scheduler.core.rates import Rates, StepCurve
+
+
+def test_a_measured_size_is_predicted_as_measured_and_between_two_by_the_line():
+    curve = StepCurve(base_s=0.0, slope_s=0.0)
+    curve.observe(100, 1.0)
+    curve.observe(1000, 4.0)
+    assert curve.predict(100) == 1.0
+    assert curve.predict(550) == pytest.approx(2.5)
+
+
+def test_what_was_never_measured_is_guessed_low():
+    curve = StepCurve(base_s=0.001, slope_s=0.0001)
+    assert curve.predict(10) == pytest.approx(0.002)
+    curve.observe(10, 1.0)
+    assert curve.predict(1000) == pytest.approx(1.099)
+    assert curve.predict(5) == pytest.approx(0.5)
+    assert curve.predict(0) == 0.0
+
+
+def test_one_stall_hardly_counts_and_a_fast_step_counts_at_once():
+    curve = StepCurve(base_s=0.0, slope_s=0.0)
+    curve.observe(64, 1.0)
+    curve.observe(64, 1000.0)
+    assert curve.predict(64) == pytest.approx(1.2)
+    curve.observe(64, 0.2)
+    assert curve.predict(64) == pytest.approx(0.7)
+
+
+def test_decodes_are_taken_off_a_mixed_step():
+    rates = Rates()
+    rates.observe_step(0, 8, 0.1, now=1.0)
+    rates.observe_step(512, 8, 0.6, now=2.0)
+    assert rates.decode.predict(8) == pytest.approx(0.1)
+    assert rates.prefill_seconds(1024, 512) == pytest.approx(1.0)
+    assert rates.last_step_at == 2.0
+
+
+def test_outputs_that_stop_early_lower_what_is_expected_of_the_next():
+    rates = Rates()
+    for _ in range(200):
+        rates.observe_output(10, 100)
+    assert rates.output_share == pytest.approx(0.1, abs=0.01)
