@@ -42,8 +42,10 @@ class Journal:
         self._lock = os.open(self._sibling("lock"), os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not self._path.exists() or self._path.stat().st_size < _HEADER.size:
-            self._replace(base=0, content=b"")
-        self._file = os.open(self._path, os.O_RDWR)
+            self._file = self._create(base=0, content=b"")
+            self._sync_directory()
+        else:
+            self._file = os.open(self._path, os.O_RDWR)
         self._cursor_file = os.open(self._sibling("cursor"), os.O_RDWR | os.O_CREAT, 0o600)
         records = self._recover()
         self._cursor = min(max(self._read_cursor(), self._base), self._end)
@@ -106,22 +108,31 @@ class Journal:
     def _compact(self) -> None:
         place = self._cursor - self._base + _HEADER.size
         rest = os.pread(self._file, self._end - self._cursor, place)
-        self._replace(self._cursor, rest)
-        os.close(self._file)
-        self._file = os.open(self._path, os.O_RDWR)
+        old, self._file = self._file, self._create(self._cursor, rest)
         self._base = self._cursor
+        os.close(old)
+        self._sync_directory()
 
-    def _replace(self, base: int, content: bytes) -> None:
+    def _create(self, base: int, content: bytes) -> int:
+        """Put a new log in the place of the old one, whole or not at all."""
         start = _MAGIC + struct.pack("<Q", base)
         new = self._sibling("new")
-        with new.open("wb") as file:
-            file.write(start + struct.pack("<I", zlib.crc32(start)) + content)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._path)
+        file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            _write_all(file, start + struct.pack("<I", zlib.crc32(start)) + content, 0)
+            os.fsync(file)
+            new.replace(self._path)
+        except OSError:
+            os.close(file)
+            raise
+        return file
+
+    def _sync_directory(self) -> None:
         directory = os.open(self._path.parent, os.O_RDONLY)
-        os.fsync(directory)
-        os.close(directory)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def _read_frame(content: bytes, place: int) -> bytes | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kit import log
 from kit.errors import Code, ServiceError
 from kit.journal import Journal, frame_bytes
+from kit.lifecycle import guard
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +115,7 @@ class Outbox:
         done = asyncio.get_running_loop().create_future()
         self._waiting.append((event, body, done))
         if self._committer is None:
-            self._committer = asyncio.create_task(self._commit())
+            self._committer = guard(asyncio.create_task(self._commit(), name="outbox commit"))
         await done
 
     async def drain(self, bus: Publisher, stop: asyncio.Event) -> None:
@@ -168,13 +169,19 @@ class Outbox:
         )
         stored = next((i for i, result in enumerate(results) if result is not None), len(batch))
         if stored:
-            advance = self._journal.advance
-            await asyncio.get_running_loop().run_in_executor(self._thread, advance, batch[stored - 1].end)
+            await self._advance(batch[stored - 1].end)
             for _ in range(stored):
                 self._bytes -= self._queue.popleft().size
         if stored < len(batch):
             _log.warning("publish failed, retrying", pending=self.pending, error=str(results[stored]))
         return stored == len(batch)
+
+    async def _advance(self, end: int) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._journal.advance, end)
+        except OSError as error:
+            # What is published again after a restart is recognised by its id.
+            _log.error("cursor or compaction failed", error=str(error))
 
 
 def _full(message: str) -> OutboxFull:

@@ -124,3 +124,17 @@ def test_a_write_that_fails_appends_nothing(tmp_path, monkeypatch):
     journal.append([b"second"])
     journal.close()
     assert bodies(Journal(path)) == [b"first", b"second"]
+
+
+def test_a_compaction_that_fails_loses_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    journal = Journal(path)
+    journal.open()
+    end, _ = journal.append([bytes([1]) * 2 * COMPACT_BYTES, b"pending"])
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(OSError, match="No space"):
+            journal.advance(end)
+    journal.append([b"later"])
+    journal.close()
+    assert bodies(Journal(path)) == [b"pending", b"later"]
