@@ -27,6 +27,8 @@ from tokenloom.api.scheduler.v1 import scheduler_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
 
+    from prometheus_client import CollectorRegistry
+
     from services.scheduler.config import SchedulerConfig
 
 SERVICE = "tokenloom.api.scheduler.v1.SchedulerService"
@@ -35,8 +37,10 @@ FLUSH_S = 3.0
 _log = log.get("scheduler")
 
 
-async def serve(config: SchedulerConfig, stop: asyncio.Event) -> None:
-    """Run the scheduler until `stop`."""
+async def serve(
+    config: SchedulerConfig, stop: asyncio.Event, registry: CollectorRegistry = metrics.REGISTRY
+) -> None:
+    """Run the scheduler until `stop`; its metrics go to `registry`."""
     config.state_dir.mkdir(parents=True, exist_ok=True)
     epochs = EpochStore(config.state_dir / "epoch")
     outbox = Outbox(config.state_dir / "outbox", max_bytes=config.outbox_bytes)
@@ -44,7 +48,9 @@ async def serve(config: SchedulerConfig, stop: asyncio.Event) -> None:
     metrics_server, metrics_url = metrics.serve(config.metrics_listen)
     desk = _desk(config)
     closer = Closer(outbox, desk)
-    steps = StepLoop(desk, SchedulerMetrics(), closer, depth=config.pipeline_depth, probe_s=config.probe_s)
+    steps = StepLoop(
+        desk, SchedulerMetrics(registry), closer, depth=config.pipeline_depth, probe_s=config.probe_s
+    )
     fleet = Fleet(steps, epochs, step_timeout_s=config.step_timeout_s)
     server = Server(config.scheduler_listen, max_message_bytes=LANE_MESSAGE_BYTES)
     servicer = SchedulerServicer(

@@ -27,7 +27,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def __init__(self, worker_id: str, incarnation: str) -> None:
         self._worker_id = worker_id
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self.thread: EngineThread | None = None
         self.state = worker_pb2.WORKER_STATE_LOADING
         self.idle = asyncio.Event()
@@ -39,7 +39,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.DescribeResponse:
         """Say what is loaded and how much fits."""
         response = worker_pb2.DescribeResponse(
-            worker_id=self._worker_id, incarnation=self._incarnation, state=self.state
+            worker_id=self._worker_id, incarnation=self.incarnation, state=self.state
         )
         if self.thread is not None and self.thread.loaded.done():
             _describe(response, self.thread.loaded.result(), self.thread.last_epoch)
@@ -59,9 +59,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 if isinstance(item, Exception):
                     raise item
                 yield worker_pb2.RunResponse(result=await _first(item, self.thread.ended))
-        except asyncio.CancelledError:
-            # The scheduler left; its next stream says what to do.
-            return
         finally:
             reader.cancel()
             self._closed()

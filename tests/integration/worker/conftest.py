@@ -5,20 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kit.grpc import channel
-from services.worker.adapters import metrics
 from tests.integration.worker.support import RunningWorker, registry_at
 from tokenloom.api.worker.v1 import worker_pb2, worker_pb2_grpc
 
 
 @pytest.fixture
-async def worker(tmp_path, monkeypatch):
-    own = CollectorRegistry()
-    monkeypatch.setattr(metrics.WorkerMetrics.__init__, "__defaults__", (own,))
+async def worker(tmp_path):
     running = RunningWorker(tmp_path)
-    running.metrics = own
     yield running
     running.stop.set()
     if running.done is not None:

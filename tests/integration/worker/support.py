@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 import grpc
+from prometheus_client import CollectorRegistry
 
 from kit.errors import Code, ServiceError
 from kit.grpc import Server
@@ -89,6 +90,7 @@ class RunningWorker:
         self.target = f"unix:{directory}/worker"
         self.registry_target = f"unix:{directory}/registry"
         self.registry = StandInRegistry()
+        self.metrics = CollectorRegistry()
         self.engine: CountingEngine | None = None
         self.prepare = lambda engine: None
         self.stop = asyncio.Event()
@@ -108,7 +110,7 @@ class RunningWorker:
             registry_target=self.registry_target,
             **settings,
         )
-        self.done = asyncio.create_task(serve(config, self.stop, self.load))
+        self.done = asyncio.create_task(serve(config, self.stop, self.load, self.metrics))
 
     async def state(self, stub, wanted):
         async def reached():

@@ -1,0 +1,159 @@
+"""Workers come, go, restart and hang."""
+
+import asyncio
+
+from tests.integration.scheduler.support import FINISH
+from tokenloom.api.worker.v1 import worker_pb2
+
+
+async def test_a_worker_that_was_ready_before_the_scheduler_started_is_attached(house):
+    worker = await house.worker()
+    await house.announce(worker)
+    house.start()
+    await house.until_lane(lambda lane: lane.workers == 1)
+
+
+async def test_the_epoch_rises_above_the_workers_and_over_restarts_of_the_scheduler(house, eventually):
+    worker = await house.worker()
+    worker.last_epoch = 40
+    await house.announce(worker)
+    house.start()
+    gateway = await house.gateway()
+    await house.until_lane(lambda lane: lane.workers == 1)
+    await gateway.submit(1)
+    await eventually(lambda: gateway.seen[1].request_end)
+    assert worker.plans[-1].epoch == 41
+    first = gateway.welcome.scheduler_epoch
+    await house.end()
+    worker.last_epoch = 0
+    house.start()
+    again = await house.gateway()
+    await house.until_lane(lambda lane: lane.workers == 1)
+    assert again.welcome.scheduler_epoch > first
+    await again.submit(2)
+    await eventually(lambda: again.seen[2].request_end)
+    assert worker.plans[-1].epoch > 41
+
+
+async def test_the_same_event_twice_attaches_once(serving):
+    (worker,) = serving.workers
+    await serving.announce(worker)
+    await asyncio.sleep(0.3)
+    assert worker.streams == 1
+    assert (await serving.lane()).workers == 1
+
+
+async def test_a_brief_loss_of_the_registry_detaches_no_live_worker(serving, eventually):
+    (gateway,), (worker,) = serving.gateways, serving.workers
+    await serving.announce(worker, "GONE")
+    await asyncio.sleep(0.3)
+    await gateway.submit(1, output=20)
+    await eventually(lambda: gateway.seen[1].request_end)
+    assert len(gateway.seen[1].tokens) == 20
+    await serving.announce(worker, "READY")
+    await asyncio.sleep(0.3)
+    assert (await serving.lane()).workers == 1
+
+
+async def test_a_worker_lost_before_the_first_token_costs_a_delay_and_after_it_incomplete(
+    serving, eventually
+):
+    (gateway,), (worker,) = serving.gateways, serving.workers
+    await gateway.submit(1, output=100)
+    await eventually(lambda: gateway.seen[1].tokens)
+    worker.open.clear()
+    await gateway.submit(2, output=5)
+    await worker.die()
+    await eventually(lambda: gateway.seen[1].request_end)
+    assert gateway.seen[1].choice_end.finish_reason == FINISH.FINISH_REASON_INCOMPLETE
+    assert gateway.seen[1].choice_end.output_tokens == len(gateway.seen[1].tokens)
+    assert gateway.seen[2].choice_end is None
+    again = await serving.worker(incarnation="i2")
+    await serving.announce(again)
+    await eventually(lambda: gateway.seen[2].request_end)
+    assert len(gateway.seen[2].tokens) == 5
+    assert [len(added.token_ids) for plan in again.plans for added in plan.add] == [3]
+
+
+async def test_a_hung_step_loses_the_worker_and_attaches_again_under_a_new_epoch(house, eventually):
+    house.start(step_timeout_s=0.4)
+    worker = await house.worker()
+    await house.announce(worker)
+    await house.until_lane(lambda lane: lane.workers == 1)
+    gateway = await house.gateway()
+    worker.open.clear()
+    await gateway.submit(1, output=3)
+    await eventually(lambda: len(worker.plans) >= 2)
+    worker.open.set()
+    await eventually(lambda: gateway.seen[1].request_end)
+    assert gateway.seen[1].tokens == [4, 5, 6]
+    epochs = [plan.epoch for plan in worker.plans]
+    assert epochs == sorted(epochs)
+    assert len(set(epochs)) == 2
+    assert next(plan.step for plan in worker.plans if plan.epoch == epochs[-1]) == 1
+
+
+async def test_a_restarted_worker_is_a_new_attachment(serving, eventually):
+    (gateway,), (worker,) = serving.gateways, serving.workers
+    await worker.die()
+    again = await serving.worker("w1-again", incarnation="i2")
+    await serving.announce(again)
+    await serving.until_lane(lambda lane: lane.workers == 1 and again.streams)
+    await gateway.submit(1)
+    await eventually(lambda: gateway.seen[1].request_end)
+    assert {plan.epoch for plan in again.plans} != {plan.epoch for plan in worker.plans}
+
+
+async def test_a_terminating_worker_gets_nothing_new_finishes_and_is_let_go(serving, eventually):
+    (gateway,), (worker,) = serving.gateways, serving.workers
+    await gateway.submit(1, output=40)
+    await eventually(lambda: gateway.seen[1].tokens)
+    worker.open.clear()
+    await serving.announce(worker, "DRAINING")
+    await asyncio.sleep(0.2)
+    await gateway.submit(2)
+    await eventually(lambda: gateway.seen[2].refused)
+    assert gateway.seen[2].refused.reason == "DRAINING"
+    worker.open.set()
+    await eventually(lambda: gateway.seen[1].request_end)
+    assert len(gateway.seen[1].tokens) == 40
+    await eventually(lambda: worker.streams == 0)
+    assert (await serving.lane()).workers == 0
+
+
+async def test_two_workers_share_a_lane_and_one_may_die(serving, eventually):
+    (gateway,) = serving.gateways
+    second = await serving.worker("w2")
+    await serving.announce(second, worker_id="w2")
+    await serving.until_lane(lambda lane: lane.workers == 2)
+    for request_id in range(1, 13):
+        await gateway.submit(request_id, output=8)
+    await eventually(lambda: all(gateway.seen[i].request_end for i in range(1, 13)))
+    assert all(any(plan.add for plan in worker.plans) for worker in serving.workers)
+    await second.die()
+    await serving.until_lane(lambda lane: lane.workers == 1)
+    await gateway.submit(20)
+    await eventually(lambda: gateway.seen[20].request_end)
+
+
+async def test_a_worker_that_still_loads_is_attached_once_it_is_ready(house):
+    house.start()
+    worker = await house.worker()
+    worker.state = worker_pb2.WORKER_STATE_LOADING
+    await house.announce(worker)
+    await asyncio.sleep(0.3)
+    assert (await house.lane()).workers == 0
+    worker.state = worker_pb2.WORKER_STATE_READY
+    await house.until_lane(lambda lane: lane.workers == 1)
+
+
+async def test_an_idle_lane_probes_itself_and_bills_nobody(house, eventually):
+    house.start(probe_s=0.2)
+    worker = await house.worker()
+    await house.announce(worker)
+    gateway = await house.gateway()
+    await eventually(lambda: len(worker.plans) >= 3)
+    lane = await house.lane()
+    assert lane.last_step_age_us < 1_000_000
+    assert gateway.steps == 0
+    assert (lane.owned_pages, list(lane.violations)) == (0, [])
