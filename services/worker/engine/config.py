@@ -1,0 +1,39 @@
+"""How an engine is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from services.worker.engine.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Precision, device and sizes.
+
+    The pool has `page_count` pages, else what fits into `kv_bytes`, else into `kv_fraction` of free memory.
+    """
+
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    device: Literal["cpu", "cuda"] = "cpu"
+    page_size: int = 16
+    page_count: int | None = None
+    kv_bytes: int | None = None
+    kv_fraction: float = 0.3
+    slot_count: int = 256
+    max_step_tokens: int = 512
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that no engine could be built with."""
+        if self.dtype not in ("float32", "bfloat16"):
+            raise EngineError(f"dtype must be float32 or bfloat16, not {self.dtype!r}")
+        if self.device not in ("cpu", "cuda"):
+            raise EngineError(f"device must be cpu or cuda, not {self.device!r}")
+        for name in ("page_size", "page_count", "kv_bytes", "slot_count", "max_step_tokens", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise EngineError(f"{name} must be at least 1, not {value}")
+        if not 0 < self.kv_fraction < 1:
+            raise EngineError(f"kv_fraction must lie between 0 and 1, not {self.kv_fraction}")

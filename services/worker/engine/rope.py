@@ -1,0 +1,76 @@
+"""Rotary position embedding and its Llama 3 frequency scaling."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from services.worker.engine.errors import UnsupportedModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Long wavelengths are stretched by `factor`, short ones kept, those between blended."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context: int
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Base of the frequencies and, where there is one, their scaling."""
+
+    theta: float
+    scaling: Llama3Scaling | None = None
+
+
+def read_rope(config: dict[str, Any]) -> RopeSpec:
+    """Read `rope_parameters`, or the older `rope_theta` with `rope_scaling`."""
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    theta = float(scaling.get("rope_theta", config.get("rope_theta", 10_000.0)))
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "default":
+        return RopeSpec(theta)
+    if kind != "llama3":
+        raise UnsupportedModelError(f"rope type {kind!r} is not supported; supported: default, llama3")
+    return RopeSpec(
+        theta,
+        Llama3Scaling(
+            factor=float(scaling["factor"]),
+            low_freq_factor=float(scaling["low_freq_factor"]),
+            high_freq_factor=float(scaling["high_freq_factor"]),
+            original_context=int(scaling["original_max_position_embeddings"]),
+        ),
+    )
+
+
+def inverse_frequencies(spec: RopeSpec, head_dim: int) -> torch.Tensor:
+    """Radians per position of each pair of dimensions: float32 [head_dim / 2]."""
+    frequencies = 1.0 / (spec.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
+    if spec.scaling is None:
+        return frequencies
+    scaling = spec.scaling
+    turns = scaling.original_context * frequencies / (2 * math.pi)
+    span = scaling.high_freq_factor - scaling.low_freq_factor
+    kept = ((turns - scaling.low_freq_factor) / span).clamp(0, 1)
+    return frequencies * (kept + (1 - kept) / scaling.factor)
+
+
+def rotation(
+    positions: torch.Tensor, frequencies: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and signed sine of each position: two [tokens, 1, head_dim]."""
+    angles = positions[:, None, None].float() * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
+
+
+def rotate_(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """Rotate [tokens, heads, head_dim] in place."""
+    swapped = heads.roll(heads.shape[-1] // 2, -1)
+    heads.mul_(cos).addcmul_(swapped, sin)
