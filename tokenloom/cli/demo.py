@@ -19,6 +19,7 @@ from tokenloom.up.run import until_signal
 
 QUESTION = "What is the capital of France, and what is it known for?"
 _LEDGER_WAIT_S = 15.0
+_LOG = "demo.log"
 
 
 @click.command("demo")
@@ -34,13 +35,15 @@ def command(data_dir: Path) -> None:
     try:
         finished = shared.run(_run(Options(data_dir)))
     except UpError as error:
+        for line in _last_lines(data_dir / _LOG):
+            click.echo(line, err=True)
         raise click.ClickException(str(error)) from None
     if not finished:
         raise SystemExit(shared.INTERRUPTED)
 
 
 async def _run(options: Options) -> bool:
-    with files.exclusive(options.data_dir), (options.data_dir / "demo.log").open("w") as log:
+    with files.exclusive(options.data_dir), (options.data_dir / _LOG).open("w") as log:
         console = Console(sys.stderr, services=log)
         console.event(f"starting; the services' own lines go to {log.name}")
         return await until_signal(_demo(options, console))
@@ -61,6 +64,10 @@ async def _demo(options: Options, console: Console) -> None:
         click.secho("\nIts row in the ledger:\n", bold=True)
         ledger.show([await _closed_row(access, accepted.request_id)])
         click.echo()
+
+
+def _last_lines(path: Path, count: int = 20) -> list[str]:
+    return path.read_text(errors="replace").splitlines()[-count:] if path.exists() else []
 
 
 async def _closed_row(access: shared.Access, request_id: str) -> ledger.Row:
