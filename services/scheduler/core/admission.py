@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.scheduler.core.errors import AdmissionError
-from services.scheduler.core.sequence import Work
+from services.scheduler.core.sequence import Work, predict_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -68,7 +68,7 @@ class Wait:
 
     prompts_s: float
     room_s: float
-    residence_s: float  # mean time a sequence holds its pages
+    residence_s: float  # mean time a page is held
 
     @property
     def total_s(self) -> float:
@@ -144,7 +144,8 @@ class Admission:
                 f"work ahead takes about {wait.total_s:.1f} s, at most {limits.max_queue_s:g} s may wait"
             )
             raise AdmissionError(reason, message, "", max(late, LEAST_RETRY_S))
-        excess = (ahead.pages + own.pages) / fleet.pages - limits.max_queue_pools
+        pools = (fleet.reserved.pages + ahead.pages + own.pages) / fleet.pages
+        excess = pools - 1 - limits.max_queue_pools
         if excess > 0:
             message = "waiting requests already need more KV pages than the queue allows"
             raise AdmissionError("KV_EXHAUSTED", message, "", max(excess * wait.residence_s, LEAST_RETRY_S))
@@ -161,36 +162,33 @@ class Admission:
         late_s = wait_s + solo_s - left_s
         if late_s > 0:
             message = f"the first token is predicted {late_s:.2f} s after the deadline"
-            retry_s = max(late_s, LEAST_RETRY_S) if solo_s < left_s else None
+            possible = self._rates.prefill_seconds(len(request.prompt), fleet.step_tokens) < left_s
+            retry_s = max(late_s, LEAST_RETRY_S) if possible else None
             raise AdmissionError("DEADLINE_INFEASIBLE", message, "deadline", retry_s)
 
     def _own(self, request: Request, fleet: Fleet) -> Work:
         """Predict what the request asks for; its choices share the prompt's full pages."""
+        size, chunk = fleet.page_size, self._limits.chunk_tokens
         prompt = len(request.prompt)
         output = max(1.0, request.max_output_tokens * self._rates.output_share)
-        pages = math.ceil((prompt + output - 1) / fleet.page_size)
-        shared = (prompt - 1) // fleet.page_size
-        further = request.n - 1
-        return Work(
-            prefill_tokens=prompt + further * (prompt - shared * fleet.page_size),
-            output_tokens=request.n * output,
-            pages=pages + further * (pages - shared),
-            sequences=request.n,
-        )
+        work = predict_work(prompt, 0, output, size, chunk)
+        further = predict_work(prompt, (prompt - 1) // size * size, output, size, chunk)
+        work.add(further, request.n - 1)
+        return work
 
     def _wait(self, ahead: Work, own: Work, fleet: Fleet) -> Wait:
         """Predict the wait behind other work, as a fluid: pages and slots free up at a steady rate."""
         prompts = (ahead.prefill_tokens + fleet.prefill_tokens) / fleet.replicas
         prompts_s = self._rates.prefill_seconds(prompts, fleet.step_tokens)
-        everyone = Work()
-        for part in (ahead, own, fleet.reserved):
-            everyone.add(part)
-        at_once = min(fleet.slots, everyone.sequences) / fleet.replicas
-        output = everyone.output_tokens / max(1.0, everyone.sequences)
-        residence_s = output * self._rates.decode.predict(at_once)
-        pages_over = everyone.pages / fleet.pages - 1
-        slots_over = everyone.sequences / fleet.slots - 1
-        return Wait(prompts_s, max(0.0, pages_over, slots_over) * residence_s, residence_s)
+        others = Work()
+        others.add(ahead)
+        others.add(fleet.reserved)
+        step_s = self._rates.decode.predict(min(fleet.slots, others.sequences) / fleet.replicas)
+        page_s = step_s * others.page_steps / max(1.0, others.pages)
+        slot_s = step_s * others.steps / max(1.0, others.sequences)
+        pages_over = max(0.0, (others.pages + own.pages) / fleet.pages - 1)
+        slots_over = max(0.0, (others.sequences + own.sequences) / fleet.slots - 1)
+        return Wait(prompts_s, max(pages_over * page_s, slots_over * slot_s), page_s)
 
     def _solo_s(self, tokens: int, fleet: Fleet, now: float) -> float:
         """Predict the seconds a prompt takes once it runs; an idle lane doubts its memory."""
@@ -198,8 +196,7 @@ class Admission:
         if fleet.running or self._queue:
             chunk = min(self._limits.chunk_tokens, fleet.step_tokens)
             steps = math.ceil(tokens / chunk)
-            beside_s = rates.decode.predict(fleet.running / fleet.replicas)
-            return rates.prefill_seconds(tokens, chunk) + steps * beside_s
+            return rates.prefill_seconds(tokens, chunk) + steps * rates.beside(fleet.running / fleet.replicas)
         idle_s = now - rates.last_step_at if rates.last_step_at is not None else math.inf
         trust: float = IDLE_DOUBT * 2.0 ** (-idle_s / DOUBT_HALF_LIFE_S)
         return trust * rates.prefill_seconds(tokens, fleet.step_tokens)

@@ -22,7 +22,7 @@ from services.scheduler.core.planner import Planner
 from services.scheduler.core.queue import WaitingQueue
 from services.scheduler.core.rates import Rates
 from services.scheduler.core.replica import Flight, Replica
-from services.scheduler.core.sequence import Accepted, Sequence, work_of
+from services.scheduler.core.sequence import Accepted, Sequence
 
 MOST_LOSSES = 1  # workers a sequence without a token may lose before it fails
 
@@ -96,7 +96,7 @@ class Lane:
         if request.deadline is not None:
             self._deadlines.add(request.request_id, request.deadline)
         for sequence in accepted.choices:
-            sequence.work = work_of(sequence, self._page_size, self._rates.output_share)
+            self._planner.predict(sequence, self._page_size)
             self._queue.push(sequence, now)
 
     def cancel(
@@ -209,7 +209,7 @@ class Lane:
         return max(len(one.cached_pages(probe)) for one in self._replicas.values()) * self._page_size
 
     def _requeue(self, sequence: Sequence, now: float) -> None:
-        sequence.work = work_of(sequence, self._page_size, self._rates.output_share)
+        self._planner.predict(sequence, self._page_size)
         self._queue.push_front(sequence, now)
 
     def _fail_misfits(self, now: float) -> None:

@@ -13,7 +13,7 @@ class LaneLimits:
     chunk_tokens: int = 256  # most prompt tokens of one sequence a step, when anyone else is present
     watermark: float = 0.05  # share of the pool left free when a sequence comes in beside others
     max_queue_s: float = 30.0  # predicted wait beyond which new work is refused
-    max_queue_pools: float = 8.0  # pages waiting work may need, in whole page pools
+    max_queue_pools: float = 8.0  # pages that work may need beyond the pool, in whole pools
     prefix_wait_s: float = 10.0  # longest wait for a page that another sequence computes
     bypass_s: float = 5.0  # wait after which a sequence short of pages is no longer passed
     weights: tuple[float, float, float] = (8.0, 4.0, 1.0)  # of INTERACTIVE, STANDARD, BATCH

@@ -52,6 +52,11 @@ class Planner:
         self._counters = counters
         self._generations = count(1)
 
+    def predict(self, sequence: Sequence, page_size: int) -> None:
+        """Say what a sequence that begins to wait will ask for."""
+        chunk = self._limits.chunk_tokens
+        sequence.work = work_of(sequence, page_size, chunk, self._rates.output_share)
+
     def build(self, replica: Replica, peers: Collection[Replica], now: float) -> StepPlan | None:
         """Return the replica's next step, or None when nothing can compute."""
         plan, flight = StepPlan(replica.epoch, 0), Flight(0, now)
@@ -133,7 +138,7 @@ class Planner:
         victim.lost = victim.computed
         victim.preemptions += 1
         replica.release(victim)
-        victim.work = work_of(victim, replica.capacity.page_size, self._rates.output_share)
+        self.predict(victim, replica.capacity.page_size)
         self._queue.push_front(victim, draft.now)
 
     def _admit(self, draft: Draft) -> None:

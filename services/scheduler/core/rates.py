@@ -65,16 +65,20 @@ class Rates:
         self.last_step_at: float | None = None
 
     def observe_step(self, prefill_tokens: int, decode_rows: int, seconds: float, now: float) -> None:
-        """Note a committed step; in a mixed one the decodes are taken off first."""
+        """Note a committed step; in a mixed one what the decodes added is taken off first."""
         self.last_step_at = now
         if not prefill_tokens:
             self.decode.observe(decode_rows, seconds)
         elif prefill_tokens > decode_rows:
-            self.prefill.observe(prefill_tokens, max(0.0, seconds - self.decode.predict(decode_rows)))
+            self.prefill.observe(prefill_tokens, max(0.0, seconds - self.beside(decode_rows)))
 
     def observe_output(self, produced: int, allowed: int) -> None:
         """Note how much of its allowance a choice used when it ended by itself."""
         self.output_share += 0.05 * (produced / allowed - self.output_share)
+
+    def beside(self, decode_rows: float) -> float:
+        """Return the seconds that decodes add to a step that runs anyway."""
+        return max(0.0, self.decode.predict(decode_rows) - self.decode.predict(1)) if decode_rows > 1 else 0.0
 
     def prefill_seconds(self, tokens: float, chunk: int) -> float:
         """Return the seconds that `tokens` take in steps of `chunk`."""

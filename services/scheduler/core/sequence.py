@@ -23,6 +23,8 @@ class Work:
     output_tokens: float = 0.0
     pages: float = 0.0
     sequences: float = 0.0
+    steps: float = 0.0  # in which a slot is taken, summed over sequences
+    page_steps: float = 0.0  # pages times the steps they are held
 
     def add(self, other: Work, share: float = 1.0) -> None:
         """Add a share of other work; a negative share takes it away."""
@@ -30,6 +32,8 @@ class Work:
         self.output_tokens += share * other.output_tokens
         self.pages += share * other.pages
         self.sequences += share * other.sequences
+        self.steps += share * other.steps
+        self.page_steps += share * other.page_steps
 
 
 @dataclass(slots=True, eq=False)
@@ -156,10 +160,18 @@ class Sequence:
 PROTECTION = attrgetter("protection")
 
 
-def work_of(sequence: Sequence, page_size: int, output_share: float) -> Work:
-    """Predict what a sequence will ask for: later choices find the prompt's full pages cached."""
+def predict_work(known: int, shared: int, output: float, page_size: int, chunk_tokens: int) -> Work:
+    """Predict what one sequence asks for, with `known` tokens of which `shared` lie in shared pages."""
+    prefill = known - shared
+    pages = math.ceil((known + output - 1) / page_size) - shared // page_size
+    steps = output + math.ceil(prefill / chunk_tokens)
+    return Work(prefill, output, pages, 1, steps, pages * steps)
+
+
+def work_of(sequence: Sequence, page_size: int, chunk_tokens: int, output_share: float) -> Work:
+    """Predict what a sequence still asks for: a request's later choices share its prompt's full pages."""
     known = len(sequence.tokens)
-    shared = (known - 1) // page_size if sequence.choice and not sequence.output_len else 0
+    first = sequence.choice == 0 or sequence.output_len > 0
+    shared = 0 if first else (known - 1) // page_size * page_size
     output = max(1.0, (sequence.limit - known) * output_share)
-    pages = math.ceil((known + output - 1) / page_size) - shared
-    return Work(known - shared * page_size, output, pages, 1)
+    return predict_work(known, shared, output, page_size, chunk_tokens)

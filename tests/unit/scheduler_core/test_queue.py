@@ -19,7 +19,7 @@ class Desk:
         self.order += 1
         request = Request(self.order, tenant, "gateway", (1,) * prompt, output, priority=priority)
         sequence = Sequence(Accepted(request, self.order, 0.0), 0, 100_000)
-        sequence.work = work_of(sequence, 16, 1.0)
+        sequence.work = work_of(sequence, 16, 256, 1.0)
         return sequence
 
     def push(

@@ -31,11 +31,12 @@ def test_one_stall_hardly_counts_and_a_fast_step_counts_at_once():
     assert curve.predict(64) == pytest.approx(0.7)
 
 
-def test_decodes_are_taken_off_a_mixed_step():
+def test_what_decodes_add_is_taken_off_a_mixed_step():
     rates = Rates()
-    rates.observe_step(0, 8, 0.1, now=1.0)
+    rates.observe_step(0, 1, 0.1, now=1.0)
+    rates.observe_step(0, 8, 0.2, now=1.0)
     rates.observe_step(512, 8, 0.6, now=2.0)
-    assert rates.decode.predict(8) == pytest.approx(0.1)
+    assert rates.beside(8) == pytest.approx(0.1)
     assert rates.prefill_seconds(1024, 512) == pytest.approx(1.0)
     assert rates.last_step_at == 2.0
 
