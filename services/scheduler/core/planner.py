@@ -143,7 +143,7 @@ class Planner:
 
     def _admit(self, draft: Draft) -> None:
         """Let waiting sequences in while they can compute in this step; short ones pass long ones."""
-        replica, chunk = draft.replica, self._limits.chunk_tokens
+        replica, chunk = draft.replica, self._chunk(draft.replica)
         under_way = [one.known - one.computed for one in draft.prompts]
         room = draft.budget - sum(min(chunk, left) for left in under_way)
         short_room = draft.budget - sum(left for left in under_way if left <= chunk)
@@ -187,6 +187,8 @@ class Planner:
 
     def _fair_share(self, draft: Draft, sequence: Sequence) -> bool:
         """Say whether this replica should take the sequence, or leave it to a peer with less to do."""
+        if sequence.accepted.request.n > 1 and sequence.accepted.home == draft.replica.replica_id:
+            return True  # its prompt's pages are here
         able = [
             one.reserved.pages
             for one in draft.peers
@@ -215,11 +217,15 @@ class Planner:
             accepted.cached_tokens = sequence.computed
         return new
 
+    def _chunk(self, replica: Replica) -> int:
+        """Return the cap of a prompt that is not alone: two always find room in one step."""
+        return max(1, min(self._limits.chunk_tokens, replica.capacity.max_step_tokens // 2))
+
     def _prefill(self, draft: Draft) -> None:
         """Spend the rest of the budget on prompts: short ones first, but waiting counts for a prompt."""
         now, plan, flight = draft.now, draft.plan, draft.flight
         alone = len(draft.replica.running) == 1 and not self._queue
-        cap = draft.budget if alone else self._limits.chunk_tokens
+        cap = draft.budget if alone else self._chunk(draft.replica)
         aging = self._limits.aging_tokens_per_s
         draft.prompts.sort(key=lambda one: one.known - one.computed + aging * one.accepted.accepted_at)
         for sequence in draft.prompts:

@@ -1,0 +1,313 @@
+"""What went wrong in other engines' schedulers; each test is named after what it keeps out."""
+
+from dataclasses import replace
+
+import pytest
+
+from services.scheduler.core.errors import AdmissionError
+from services.scheduler.core.messages import FinishReason, Priority
+from tests.unit.scheduler_core.harness import CAPACITY, LIMITS, Harness
+
+BOTH_DEPTHS = pytest.mark.parametrize("depth", [1, 2])
+
+
+def at(depth: int, **fields: object) -> Harness:
+    return Harness(replace(LIMITS, pipeline_depth=depth), replace(CAPACITY, **fields))
+
+
+def test_a_request_that_fits_the_context_but_not_the_pool_never_blocks_the_queue():
+    harness = at(1, page_count=10)
+    with pytest.raises(AdmissionError, match="CONTEXT_TOO_LONG"):
+        harness.submit(60, 4)
+    behind = harness.submit(4, 4)
+    harness.run()
+    assert harness.reason(behind) is FinishReason.LENGTH
+
+
+def test_a_waiting_request_that_no_worker_can_hold_any_more_fails_instead_of_waiting_for_ever():
+    harness = at(1)
+    large, small = harness.submit(60, 4), harness.submit(4, 4)
+    harness.attach("w0", replace(CAPACITY, page_count=8))
+    assert harness.callers[large].ends[0].error_reason == "CONTEXT_TOO_LONG"
+    harness.run()
+    assert harness.reason(small) is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("watermark", [0.0, 0.5, 0.99])
+def test_when_nothing_runs_and_something_waits_it_is_admitted_in_this_step(watermark):
+    harness = Harness(replace(LIMITS, watermark=watermark), replace(CAPACITY, page_count=16))
+    for prompt in (63, 1, 40, 63, 20):
+        harness.submit(prompt, 1)
+    while harness.lane.status().requests:
+        idle = not harness.lane.status().running
+        assert harness.step()
+        assert not idle or harness.plans[-1].add
+
+
+def test_preemption_takes_only_victims_whose_pages_return_now():
+    harness = Harness(replace(LIMITS, watermark=0.0), replace(CAPACITY, page_count=14))
+    harness.submit(33, 20, n=4)
+    before, victims = 0, []
+    while harness.lane.status().requests:
+        residents = {one.new.sequence_id: one for one in harness.workers["w0"].residents.values()}
+        plan = harness.plan()
+        preempted = harness.lane.counters.preemptions - before
+        before += preempted
+        if preempted:
+            gone = set(residents) - {one.new.sequence_id for one in harness.workers["w0"].residents.values()}
+            victims += [residents[name] for name in gone]
+            assert len(plan.page) > 0, "a preemption that gave nobody a page"
+        harness.commit()
+    assert victims
+    assert all(len(victim.pages) > 8 for victim in victims), "only shared pages came back"
+
+
+def test_one_preemption_frees_enough_and_does_not_evict_the_batch():
+    harness = Harness(replace(LIMITS, watermark=0.0), replace(CAPACITY, page_count=16))
+    for _ in range(4):
+        harness.submit(12, 12)
+    seen = 0
+    while harness.lane.status().requests:
+        harness.step()
+        assert harness.lane.counters.preemptions - seen <= 1
+        seen = harness.lane.counters.preemptions
+    assert seen > 0
+
+
+def test_the_watermark_keeps_over_admission_from_turning_into_recomputation():
+    def recomputed(watermark: float) -> int:
+        harness = Harness(replace(LIMITS, watermark=watermark), replace(CAPACITY, page_count=24))
+        for _ in range(30):
+            harness.submit(12, 16)
+        harness.run()
+        return harness.lane.counters.recomputed_tokens
+
+    assert recomputed(0.25) < recomputed(0.0) / 2
+
+
+def test_one_long_prompt_does_not_freeze_the_others():
+    harness = at(1, page_count=400, context_length=1000, max_step_tokens=16)
+    early = harness.submit(4, 100)
+    harness.step()
+    long = harness.submit(600, 1)
+    harness.submit(600, 1)
+    harness.step()
+    short = harness.submit(8, 4)
+    heard = len(harness.tokens(early))
+    for _ in range(6):
+        harness.step()
+    assert len(harness.tokens(early)) == heard + 6
+    assert harness.reason(short) is FinishReason.LENGTH
+    assert not harness.tokens(long)
+
+
+@BOTH_DEPTHS
+def test_pages_of_a_cancelled_request_wait_for_no_signal(depth):
+    harness = at(depth)
+    request_id = harness.submit(40, 20)
+    harness.plan()
+    assert harness.lane.status().owned_pages == 10
+    harness.cancel(request_id)
+    assert harness.lane.status().owned_pages == 0
+    assert harness.lane.status().running == 0
+
+
+@BOTH_DEPTHS
+def test_decode_stops_with_the_cancel_and_is_in_no_plan_built_after_it(depth):
+    harness = at(depth)
+    gone, stays = harness.submit(4, 50), harness.submit(4, 30)
+    for _ in range(3):
+        harness.step()
+    heard = len(harness.tokens(gone))
+    harness.cancel(gone)
+    planned = len(harness.plans)
+    harness.run()
+    assert all(len(plan.slot) == 1 for plan in harness.plans[planned:])
+    assert len(harness.tokens(gone)) == heard
+    assert harness.tokens(stays) == harness.expected(stays)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_queued_prefilling_and_running_cancels_leave_by_the_same_door(steps):
+    harness = at(1, max_step_tokens=8)
+    ids = [harness.submit(20, 10), harness.submit(20, 10, n=2)]
+    for _ in range(steps):
+        harness.step()
+    for request_id in ids:
+        harness.cancel(request_id)
+        harness.cancel(request_id)
+    status = harness.lane.status()
+    assert (status.requests, status.waiting, status.running, status.owned_pages) == (0, 0, 0, 0)
+    assert all(harness.callers[request_id].end is not None for request_id in ids)
+    assert harness.lane.check_integrity() == []
+
+
+def test_a_late_cancel_kills_nobody_else():
+    harness = at(1)
+    gone, stays = harness.submit(4, 2), harness.submit(4, 20)
+    harness.step()
+    harness.cancel(gone)
+    for late in (gone, 0, -1, stays * 10, int(f"{stays}0")):
+        harness.cancel(late)
+        harness.cancel(stays, choice=7)
+    harness.run()
+    assert harness.tokens(stays) == harness.expected(stays)
+
+
+def test_cancel_plus_reuse_of_the_id_does_not_touch_the_new_request():
+    harness = at(2)
+    request = harness.request(4, 10)
+    harness.submit_request(request)
+    harness.plan()
+    harness.plan()
+    harness.cancel(request.request_id)
+    harness.submit_request(request)
+    harness.commit()
+    assert harness.tokens(request.request_id) == []
+    harness.run()
+    assert harness.tokens(request.request_id) == harness.expected(request.request_id)
+
+
+def test_a_result_in_flight_of_a_preempted_sequence_is_ignored():
+    harness = Harness(
+        replace(LIMITS, pipeline_depth=2, watermark=0.0), replace(CAPACITY, page_count=10, slot_count=3)
+    )
+    ids = [harness.submit(8, 24, priority=priority) for priority in Priority]
+    preempted_in_flight = 0
+    while harness.lane.status().requests:
+        before = harness.lane.counters.preemptions
+        while harness.plan() is not None:
+            pass
+        if harness.lane.in_flight("w0") == 2:
+            preempted_in_flight += harness.lane.counters.preemptions - before
+        harness.commit()
+    assert preempted_in_flight > 0
+    assert all(harness.tokens(request_id) == harness.expected(request_id) for request_id in ids)
+
+
+def test_one_bad_parameter_neither_enters_nor_kills_the_lane():
+    harness = at(1)
+    running = harness.submit(4, 10)
+    harness.step()
+    for prompt in ([CAPACITY.vocab_size], [-1], []):
+        with pytest.raises(AdmissionError):
+            harness.submit(prompt, 4)
+    harness.run()
+    assert harness.tokens(running) == harness.expected(running)
+
+
+@BOTH_DEPTHS
+def test_one_rows_error_does_not_fail_the_batch(depth):
+    harness = at(depth)
+    ids = [harness.submit(4, 10) for _ in range(5)]
+    harness.step()
+    victim = harness.workers["w0"].residents[2]
+    harness.workers["w0"].failing.add(victim.new.sequence_id)
+    harness.run()
+    reasons = [harness.reason(request_id) for request_id in ids]
+    assert sorted(reasons) == [FinishReason.LENGTH] * 4 + [FinishReason.ERROR]
+
+
+@BOTH_DEPTHS
+def test_pages_of_an_aborted_request_do_not_enter_the_prefix_cache(depth):
+    harness = at(depth)
+    prompt = list(range(30))
+    aborted = harness.submit(prompt, 4)
+    harness.plan()
+    harness.cancel(aborted)
+    harness.commit()
+    assert harness.lane.status().cached_pages == 0
+    again = harness.submit(prompt, 4)
+    harness.run()
+    assert harness.callers[again].end.cached_tokens == 0
+    assert harness.tokens(again) == harness.expected(again)
+
+
+def test_a_failed_row_leaves_nothing_in_the_prefix_cache():
+    harness = at(1)
+    prompt = list(range(16))
+    harness.submit(prompt, 4)
+    harness.plan()
+    result = harness.results["w0"][0]
+    result.row_error[0] = "NAN_LOGITS"
+    harness.commit()
+    assert harness.lane.status().cached_pages == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "b"), ("b", "a")])
+def test_no_tenant_can_probe_anothers_prefix_by_timing(first, second):
+    harness = at(1, max_step_tokens=8)
+    prompt = list(range(40))
+    harness.submit(prompt, 4, tenant_id=first)
+    harness.step()
+    probe = harness.submit(prompt, 4, tenant_id=second)
+    harness.step()
+    assert len(harness.workers["w0"].residents) == 2, "waiting for another tenant's page tells of it"
+    harness.run()
+    assert harness.callers[probe].end.cached_tokens == 0
+    own = harness.submit(prompt, 4, tenant_id=second)
+    harness.run()
+    assert harness.callers[own].end.cached_tokens == 36
+
+
+def test_a_waiting_prompt_lets_its_own_tenant_compute_the_shared_page_once():
+    harness = at(1, max_step_tokens=8)
+    prompt = list(range(32))
+    harness.submit([*prompt, 1], 2)
+    harness.step()
+    second = harness.submit([*prompt, 2], 2)
+    harness.run()
+    assert harness.callers[second].end.cached_tokens == 32
+    assert harness.lane.counters.prefill_tokens == 33 + 1
+
+
+def test_the_wait_for_a_shared_page_is_bounded():
+    harness = Harness(replace(LIMITS, prefix_wait_s=0.05), replace(CAPACITY, max_step_tokens=8))
+    prompt = list(range(32))
+    harness.submit([*prompt, 1], 2)
+    harness.plan()
+    second = harness.submit([*prompt, 2], 2)
+    harness.now += 0.06
+    harness.commit()
+    harness.plan()
+    harness.now += 0.06
+    harness.commit()
+    plan = harness.plan()
+    assert [new.sampling.seed for new in plan.add] == [second]
+
+
+@pytest.mark.parametrize(("prompt", "fits"), [(95, True), (96, False), (97, False)])
+def test_a_prompt_of_the_context_length_does_not_crash_the_end(prompt, fits):
+    harness = at(1)
+    if not fits:
+        with pytest.raises(AdmissionError, match="CONTEXT_TOO_LONG"):
+            harness.submit(prompt, 1)
+        return
+    request_id = harness.submit(prompt, 10)
+    harness.run()
+    assert harness.reason(request_id) is FinishReason.LENGTH
+    assert len(harness.tokens(request_id)) == 1
+
+
+def test_a_hanging_worker_is_told_by_its_steps_and_not_by_being_alive():
+    harness = at(1)
+    request_id = harness.submit(4, 20)
+    harness.step()
+    last = harness.lane.status().last_step_at
+    harness.plan()
+    harness.now += 60.0
+    assert harness.lane.plan("w0", harness.now) is None
+    assert harness.lane.status().last_step_at == last
+    assert harness.reason(request_id) is None
+
+
+def test_the_newest_work_of_a_flood_does_not_starve_the_oldest():
+    harness = at(1, slot_count=2)
+    batch = harness.submit(8, 4, priority=Priority.BATCH, tenant_id="quiet")
+    for _ in range(300):
+        if harness.reason(batch) is not None:
+            break
+        while harness.lane.status().waiting < 8:
+            harness.submit(8, 4, priority=Priority.INTERACTIVE, tenant_id="loud")
+        harness.step()
+    assert harness.reason(batch) is FinishReason.LENGTH
