@@ -65,7 +65,7 @@ protos-check: setup ## lint the protos, refuse breaking changes and stale stubs
 	@echo "protos: clean, compatible, stubs up to date"
 
 protos-baseline: setup ## accept the protos of now as what later changes must not break
-	@cd protos && ../$(BIN)/buf build -o baseline.binpb
+	@cd protos && ../$(BIN)/buf build --exclude-source-info -o baseline.binpb
 
 lock: ## resolve every dependency anew into requirements.lock
 	@tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; \

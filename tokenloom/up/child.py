@@ -74,7 +74,7 @@ class Child:
     async def wait(self) -> int:
         """Return the exit code once the process is gone and its output read; its group is killed."""
         code = await self._process.wait()
-        self.kill()
+        self._kill_group()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._pump, 1.0)
         return code
@@ -94,6 +94,10 @@ class Child:
 
     def kill(self) -> None:
         """End the process and its group at once."""
+        if self._process.returncode is None:
+            self._kill_group()
+
+    def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 

@@ -7,7 +7,10 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.up.nats import USERS
@@ -15,11 +18,13 @@ from tokenloom.up.options import UpError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 DEV_ENV = "dev.env"
 SERVICES = "services.json"
 _LOCK = "up.lock"
+_RUN = "run"
+# A unix socket's path holds at most 107 characters; the longest name below the directory takes 20.
+_SOCKET_DIR_LIMIT = 80
 _SECRETS = "secrets.json"
 
 
@@ -100,3 +105,23 @@ def forget_running(data_dir: Path) -> None:
     """Remove what was true only while the platform ran."""
     for name in (DEV_ENV, SERVICES):
         (data_dir / name).unlink(missing_ok=True)
+
+
+def make_sockets(data_dir: Path) -> Path:
+    """A private directory for unix sockets, also reachable as `run` in the data directory."""
+    # What a platform that was killed left behind.
+    remove_sockets(data_dir)
+    directory = Path(tempfile.mkdtemp(prefix="tokenloom-"))
+    if len(str(directory)) > _SOCKET_DIR_LIMIT:
+        directory.rmdir()
+        directory = Path(tempfile.mkdtemp(prefix="tokenloom-", dir="/tmp"))
+    (data_dir / _RUN).symlink_to(directory)
+    return directory
+
+
+def remove_sockets(data_dir: Path) -> None:
+    """Remove the directory of `make_sockets`."""
+    link = data_dir / _RUN
+    if link.is_symlink():
+        shutil.rmtree(link.readlink(), ignore_errors=True)
+        link.unlink()

@@ -40,10 +40,15 @@ class Keeper:
             started = time.monotonic()
             self.child = await Child.start(self.spec, self._console)
             self._on_start()
-            verdict, code = await self._watch(self.child, started)
             if self._stopping.is_set():
+                await self.stop()
                 return
-            await self._back_off(verdict, code, time.monotonic() - started)
+            try:
+                verdict, code = await self._watch(self.child, started)
+            finally:
+                self.child.kill()
+            if not self._stopping.is_set():
+                await self._back_off(verdict, code, time.monotonic() - started)
 
     async def stop(self) -> None:
         """Drain the service, or kill it after the grace."""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
     from tokenloom.up.files import Endpoint
 
 _POLL_S = 0.1
-# A unix socket's path holds at most 107 characters; the longest name below the directory takes 20.
-_SOCKET_DIR_LIMIT = 80
 
 
 class Platform:
@@ -39,8 +34,8 @@ class Platform:
         self._console = console
         self._policy = policy or Policy()
         self._secrets = files.load_secrets(options.data_dir)
-        self._sockets = _socket_dir()
-        self._layout = Layout(options, self._secrets, self._sockets)
+        sockets = files.make_sockets(options.data_dir)
+        self._layout = Layout(options, self._secrets, sockets)
         self._keepers: list[Keeper] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -142,15 +137,5 @@ class Platform:
         for service in DRAIN_ORDER:
             stage = [keeper for keeper in self._keepers if keeper.spec.service == service]
             await asyncio.gather(*(keeper.stop() for keeper in stage))
-        for task in self._tasks:
-            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        shutil.rmtree(self._sockets, ignore_errors=True)
-
-
-def _socket_dir() -> Path:
-    directory = Path(tempfile.mkdtemp(prefix="tokenloom-"))
-    if len(str(directory)) <= _SOCKET_DIR_LIMIT:
-        return directory
-    directory.rmdir()
-    return Path(tempfile.mkdtemp(prefix="tokenloom-", dir="/tmp"))
+        files.remove_sockets(self._options.data_dir)

@@ -117,6 +117,26 @@ def test_each_service_gets_its_own_nats_user_and_nobody_else_s_secrets(monkeypat
         assert ("TOKENLOOM_DEV_API_KEY" in spec.env) == (spec.service == "usage")
 
 
+def test_sockets_of_a_killed_platform_are_removed_by_the_next_one(tmp_path):
+    first = files.make_sockets(tmp_path)
+    second = files.make_sockets(tmp_path)
+    assert not first.exists()
+    assert (tmp_path / "run").readlink() == second
+    assert stat.S_IMODE(second.stat().st_mode) == 0o700
+    files.remove_sockets(tmp_path)
+    assert not second.exists()
+
+
+def test_socket_paths_stay_within_the_limit_of_the_system(tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    sockets = files.make_sockets(tmp_path)
+    files.remove_sockets(tmp_path)
+    assert len(f"{sockets}/worker-32.sock") < 108
+    assert list(deep.iterdir()) == []
+
+
 def test_secrets_are_kept_private_and_stay_the_same(tmp_path):
     first = files.load_secrets(tmp_path)
     assert files.load_secrets(tmp_path) == first

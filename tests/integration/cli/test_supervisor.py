@@ -138,6 +138,22 @@ async def test_a_service_that_will_not_drain_is_killed_after_the_grace(stage):
     assert "thing did not drain within" in stage.output.getvalue()
 
 
+async def test_stopping_while_the_process_starts_leaves_none_behind(stage):
+    keeper = stage.keep()
+    await asyncio.sleep(0)
+    await keeper.stop()
+    await asyncio.wait_for(stage.tasks[0], 10)
+    assert keeper.child is None or not exists(keeper.child.pid)
+
+
+async def test_stopping_during_the_backoff_starts_nothing_more(stage):
+    keeper = stage.keep(policy=Policy(backoff_s=30, backoff_max_s=30), FAIL="1")
+    while "restarting it in 30.0 s" not in stage.output.getvalue():  # noqa: ASYNC110 - a process, not a task
+        await asyncio.sleep(0.05)
+    await keeper.stop()
+    await asyncio.wait_for(stage.tasks[0], 5)
+
+
 def test_children_die_with_a_supervisor_that_is_killed():
     script = textwrap.dedent(
         """
