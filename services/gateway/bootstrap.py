@@ -11,6 +11,7 @@ from kit import lifecycle, log, metrics
 from kit.bus import Bus, KvView
 from kit.outbox import Outbox
 from services.gateway.adapters import keys, routes
+from services.gateway.adapters.grpc_requests import ParsingInterceptor
 from services.gateway.adapters.health import Health
 from services.gateway.adapters.http.native import NativeFace
 from services.gateway.adapters.http.openai import OpenAIFace
@@ -31,6 +32,8 @@ from tokenloom.api.usage.v1.usage_pb2_grpc import UsageServiceStub
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+
+    from prometheus_client import CollectorRegistry
 
     from services.gateway.config import GatewayConfig
     from tokenloom.api.scheduler.v1.scheduler_pb2_grpc import SchedulerServiceAsyncStub
@@ -58,7 +61,9 @@ class Gateway:
     http: HttpServer
 
 
-async def serve(config: GatewayConfig, stop: asyncio.Event) -> None:
+async def serve(
+    config: GatewayConfig, stop: asyncio.Event, registry: CollectorRegistry = metrics.REGISTRY
+) -> None:
     """Run the gateway until `stop`."""
     config.state_dir.mkdir(parents=True, exist_ok=True)
     outbox = Outbox(config.state_dir / "outbox", max_bytes=config.outbox_max_bytes)
@@ -72,7 +77,14 @@ async def serve(config: GatewayConfig, stop: asyncio.Event) -> None:
             ) as scheduler,
             kit_grpc.channel(config.usage_target) as usage,
         ):
-            gateway = assemble(config, bus, outbox, SchedulerServiceStub(scheduler), UsageServiceStub(usage))
+            gateway = assemble(
+                config,
+                bus,
+                outbox,
+                scheduler=SchedulerServiceStub(scheduler),
+                usage=UsageServiceStub(usage),
+                registry=registry,
+            )
             await _live(gateway, stop, metrics_url)
     finally:
         await bus.close()
@@ -84,8 +96,10 @@ def assemble(
     config: GatewayConfig,
     bus: Bus,
     outbox: Outbox,
+    *,
     scheduler: SchedulerServiceAsyncStub,
     usage: UsageServiceAsyncStub,
+    registry: CollectorRegistry,
 ) -> Gateway:
     """Construct and connect every part; nothing runs yet."""
     key_view = KvView(bus, keys.BUCKET, keys.parse_key)
@@ -95,7 +109,7 @@ def assemble(
     lane = LaneClient(scheduler.Lane, config.gateway_id, resubmit_s=config.resubmit_timeout_s)
     records = SchedulerRecords(scheduler)
     tokenizers = TokenizerPool(threads=config.tokenizer_threads, queue=config.tokenizer_queue)
-    meters = TenantMeters(metrics.REGISTRY, config.tenant_label_limit)
+    meters = TenantMeters(registry, config.tenant_label_limit)
     generations = Generations(
         Ports(
             routes=route_table,
@@ -111,10 +125,10 @@ def assemble(
             stream_buffer_bytes=config.stream_buffer_bytes,
         ),
     )
-    metrics.REGISTRY.register(LiveState(generations, outbox))
+    registry.register(LiveState(generations, outbox))
     views: list[KvView[Any]] = [key_view, route_view]
     health = Health(generations=generations, lane=lane, views=views, routes=route_table, records=records)
-    server = kit_grpc.Server(config.grpc_listen)
+    server = kit_grpc.Server(config.grpc_listen, interceptors=[ParsingInterceptor()])
     servicer = InferenceServicer(generations, keyring, meters.refused)
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.aio)
     http = HttpServer(
@@ -122,7 +136,7 @@ def assemble(
             *NativeFace(generations, keyring).routes(),
             *OpenAIFace(generations, keyring).routes(),
             *UsageFace(UsageClient(usage), keyring).routes(),
-            *OperationsFace(health, metrics.REGISTRY).routes(),
+            *OperationsFace(health, registry).routes(),
         ],
         refused=meters.refused,
         body_limit_bytes=config.body_limit_bytes,

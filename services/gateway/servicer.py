@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from kit.errors import ServiceError
+import grpc
+
+from kit.errors import Code, ServiceError
+from kit.grpc import to_status
 from services.gateway.adapters import inference_codec as codec
 from services.gateway.app.generations import Arrival
 from services.gateway.core.ids import parse_id
 from services.gateway.core.validation import parse_generation, parse_prompt
 from tokenloom.api.inference.v1 import inference_pb2, inference_pb2_grpc
 
+# Status and trailers queue behind what the client has not read.
+_HANG_UP_S = 1.0
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-
-    import grpc
 
     from services.gateway.adapters.keys import KeyRing
     from services.gateway.app.generation import Generation
@@ -34,6 +39,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self._generations = generations
         self._keys = keys
         self._refused = refused
+        self._hang_ups: set[asyncio.Task[None]] = set()
 
     async def Generate(  # noqa: N802
         self, request: inference_pb2.GenerateRequest, context: Context
@@ -42,6 +48,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         generation = await self._start(request, context)
         # The handler may be parked in a write when its client goes; the call's own end is certain.
         context.add_done_callback(lambda _: generation.abandon())  # type: ignore[arg-type]
+        generation.reader.turn_away = lambda task: self._hang_up(task, context)
         try:
             yield codec.accepted(generation)
             while pieces := await generation.reader.take():
@@ -100,6 +107,20 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             if key == "authorization":
                 return self._keys.authenticate(value if isinstance(value, str) else None)
         return self._keys.authenticate(None)
+
+    def _hang_up(self, handler: asyncio.Task[object], context: Context) -> None:
+        # A handler that is cancelled in a write never sends a status, and its client would wait for ever.
+        async def end() -> None:
+            error = ServiceError(Code.CANCELLED, "CANCELLED", "the stream was not read in time")
+            try:
+                async with asyncio.timeout(_HANG_UP_S):
+                    await context.abort_with_status(to_status(error))
+            except (grpc.aio.AbortError, grpc.aio.UsageError, TimeoutError):
+                handler.cancel()
+
+        task = asyncio.create_task(end())
+        self._hang_ups.add(task)
+        task.add_done_callback(self._hang_ups.discard)
 
 
 def _arrival(context: Context) -> Arrival:

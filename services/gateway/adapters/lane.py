@@ -101,7 +101,9 @@ class LaneClient:
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was said has been written."""
+        """Wait until all that was said has been written; False when nobody is there to hear it."""
+        if not self._connected:
+            return False
         try:
             async with asyncio.timeout(timeout_s):
                 await self._flushed.wait()
@@ -137,7 +139,7 @@ class LaneClient:
         reason: FinishReason,
         output_tokens: Sequence[int],
     ) -> None:
-        """Report the owner's verdict and forget the request."""
+        """Report the owner's verdict, after `closed` is durable."""
         message = scheduler_pb2.Settle(
             request_id=request_id,
             owner_epoch=owner_epoch,
@@ -148,7 +150,7 @@ class LaneClient:
         self.forget(request_id)
 
     def forget(self, request_id: int) -> None:
-        """Stop telling the owner of a request."""
+        """Tell the owner of a request nothing more."""
         self._owners.pop(request_id, None)
 
     def _send(self, message: scheduler_pb2.LaneRequest) -> None:
@@ -204,10 +206,18 @@ class LaneClient:
         kind = response.WhichOneof("message")
         if kind == "step":
             self._deal(response.step, now)
-        elif kind == "accepted" and (owner := self._owners.get(response.accepted.request_id)):
-            owner.accepted(response.accepted.owner_epoch, response.accepted.runtime_revision)
+        elif kind == "accepted":
+            self._accepted(response.accepted)
         elif kind == "refused" and (owner := self._owners.pop(response.refused.request_id, None)):
             owner.refused(decode_refusal(response.refused))
+
+    def _accepted(self, accepted: scheduler_pb2.Accepted) -> None:
+        if owner := self._owners.get(accepted.request_id):
+            owner.accepted(accepted.owner_epoch, accepted.runtime_revision)
+            return
+        # Given up meanwhile: nobody was told of it, so nobody pays.
+        self.cancel(accepted.request_id, FinishReason.CANCELLED)
+        self.settle(accepted.request_id, accepted.owner_epoch, FinishReason.CANCELLED, ())
 
     def _deal(self, step: scheduler_pb2.LaneStep, now: float) -> None:
         owners = self._owners

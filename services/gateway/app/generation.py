@@ -48,6 +48,7 @@ class Generation:
         self._failure: ServiceError | None = None
         self._owner_epoch = 0
         self._opened_at = 0.0
+        self._adrift = False  # between a lost scheduler and the next
         self._terminal: tuple[int, int, float] | None = None
         self._first_token: float | None = None
         self._last_token = [0.0] * len(choices)
@@ -158,6 +159,7 @@ class Generation:
     def accepted(self, owner_epoch: int, runtime_revision: str) -> None:
         """The scheduler queued the request, perhaps for the second time."""
         self._owner_epoch, self.runtime_revision = owner_epoch, runtime_revision
+        self._adrift = False
         if not self._admission.done():
             self._admission.set_result(None)
 
@@ -205,12 +207,8 @@ class Generation:
     def lost(self) -> bool:
         """The scheduler is gone: what has no token may be asked for again, the rest ends here."""
         if self.running and not self.started:
+            self._adrift = True
             return True
-        if not self._admission.done():
-            self._admission.set_exception(
-                ServiceError(Code.CANCELLED, "CANCELLED", "the request was cancelled")
-            )
-            return False
         self._stop(FinishReason.INCOMPLETE)
         self._finish()
         return False
@@ -234,10 +232,13 @@ class Generation:
 
     def _await_terminal(self) -> None:
         if not self.running:
-            self._after(TERMINAL_WAIT_S, self._finish)
+            self._after(0.0 if self._adrift else TERMINAL_WAIT_S, self._finish)
 
     def _finish(self) -> None:
         self._end_choices(FinishReason.INCOMPLETE)
+        self._lane.forget(self.request_id)
+        if not self._admission.done():
+            self._admission.set_exception(self._failure or _cancelled())
         if not self._over.done():
             self._over.set_result(None)
 
@@ -281,3 +282,7 @@ class Generation:
 
     def _after(self, delay_s: float, action: Callable[[], None]) -> None:
         self._timers.append(self._loop.call_later(max(0.0, delay_s), action))
+
+
+def _cancelled() -> ServiceError:
+    return ServiceError(Code.CANCELLED, "CANCELLED", "the request was cancelled")

@@ -166,7 +166,10 @@ class Lane(Protocol):
     def settle(
         self, request_id: int, owner_epoch: int, reason: FinishReason, output_tokens: Sequence[int]
     ) -> None:
-        """Report the owner's verdict and forget the request."""
+        """Report the owner's verdict, after `closed` is durable."""
+
+    def forget(self, request_id: int) -> None:
+        """Tell the owner of a request nothing more."""
 
 
 class Records(Protocol):

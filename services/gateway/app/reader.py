@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from services.gateway.core.choice import ChoiceAssembler, NewToken, Piece
 
@@ -18,6 +18,8 @@ class Reader:
 
     def __init__(self, choices: Sequence[ChoiceAssembler], *, timeout_s: float, max_bytes: int) -> None:
         self.dismissed = False
+        # How to interrupt the task that reads; a face that must say something first sets its own.
+        self.turn_away: Callable[[asyncio.Task[object]], object] = asyncio.Task.cancel
         self._choices = choices
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
@@ -67,4 +69,4 @@ class Reader:
         """Interrupt a reader that does not read."""
         if self._task is not None and not self.dismissed:
             self.dismissed = True
-            self._task.cancel()
+            self.turn_away(self._task)

@@ -1,0 +1,201 @@
+"""Readers that leave, stall or lag, and the sequence that does not care."""
+
+import asyncio
+import contextlib
+import json
+
+import grpc
+import pytest
+
+from tests.integration.gateway.conftest import KEY, RIVAL_KEY, inference
+from tests.integration.gateway.peers import CANCELLED, STOP
+from tokenloom.api.inference.v1 import inference_pb2 as pb
+from tokenloom.api.scheduler.v1 import scheduler_pb2
+
+
+class RawClient:
+    """An HTTP client that reads only when told to."""
+
+    def __init__(self, url: str) -> None:
+        self._host, self._port = url.removeprefix("http://").split(":")
+        self.writer = None
+        self.reader = None
+
+    async def post(self, body: dict, *, path="/v1/generations", accept="text/event-stream") -> None:
+        # A small limit stops asyncio from reading ahead.
+        self.reader, self.writer = await asyncio.open_connection(self._host, self._port, limit=1024)
+        data = json.dumps(body).encode()
+        self.writer.write(
+            (
+                f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nAccept: {accept}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+            ).encode()
+            + data
+        )
+        await self.writer.drain()
+
+    def leave(self) -> None:
+        self.writer.transport.abort()
+
+
+@pytest.fixture
+async def raw(platform):
+    client = RawClient(platform.url)
+    yield client
+    if client.writer:
+        client.leave()
+
+
+def runs_until_cancelled(*tokens):
+    async def script(job):
+        job.accept()
+        if tokens:
+            job.step(*tokens)
+        await job.until_cancelled()
+
+    return script
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
+async def test_a_client_that_vanishes_is_cancelled_at_once_and_billed_once(platform, raw, accept):
+    platform.scheduler.script = runs_until_cancelled(5, 6, 7)
+    await raw.post({"model": "toy", "prompt": "abc"}, accept=accept)
+    await platform.eventually(lambda: platform.scheduler.jobs)
+    await asyncio.sleep(0.05)
+    raw.leave()
+    await platform.eventually(lambda: platform.scheduler.job.cancels, timeout_s=1)
+    row = (await platform.events()).row()
+    assert (row.finish_reason, row.output_tokens) == (CANCELLED, 3)
+    assert len(platform.scheduler.job.cancels) == 1
+    assert platform.metric("tokenloom_streams_open", model_version=platform.model_version) == 0
+
+
+async def test_a_client_that_vanishes_in_the_queue_pays_nothing(platform, raw):
+    async def script(job):
+        job.accept()
+        await job.cancelled.wait()
+        job.end_choice(CANCELLED)
+        job.end_request(input_tokens=0)
+
+    platform.scheduler.script = script
+    await raw.post({"model": "toy", "prompt": "abc"})
+    await platform.eventually(lambda: platform.scheduler.jobs)
+    await asyncio.sleep(0.05)
+    raw.leave()
+    row = (await platform.events()).row()
+    assert (row.finish_reason, row.billable_tokens) == (CANCELLED, 0)
+
+
+async def test_a_client_that_vanishes_before_acceptance_leaves_one_cancelled_row(platform, raw):
+    async def script(job):
+        await job.cancelled.wait()
+        job.accept()
+        job.end_choice(CANCELLED)
+        job.end_request(input_tokens=0)
+
+    platform.scheduler.script = script
+    await raw.post({"model": "toy", "prompt": "abc"})
+    await platform.eventually(lambda: platform.scheduler.jobs)
+    raw.leave()
+    row = (await platform.events()).row()
+    assert (row.finish_reason, row.billable_tokens) == (CANCELLED, 0)
+
+
+async def test_delete_ends_the_callers_own_request_and_nobody_elses(platform, raw):
+    platform.scheduler.script = runs_until_cancelled(5)
+    await raw.post({"model": "toy", "prompt": "abc"})
+    await platform.eventually(lambda: platform.scheduler.jobs)
+    name = f"gen-{platform.scheduler.job.id:016x}"
+    async with platform.http(RIVAL_KEY) as rival:
+        assert (await rival.delete(f"/v1/generations/{name}")).status_code == 404
+    assert not platform.scheduler.job.cancels
+    async with platform.http() as own:
+        response = await own.delete(f"/v1/generations/{name}")
+    assert response.json() == {"requestId": name, "state": "running"}
+    await raw.reader.readuntil(b"event: done\n")
+    assert json.loads((await raw.reader.readline()).removeprefix(b"data: "))["finishReason"] == "cancelled"
+    row = (await platform.events()).row()
+    assert (row.finish_reason, row.output_tokens) == (CANCELLED, 1)
+
+
+async def test_delete_of_a_request_owned_elsewhere_goes_through_the_scheduler(platform):
+    platform.scheduler.records[9, "acme"] = scheduler_pb2.GetGenerationResponse()
+    async with platform.http() as own:
+        assert (await own.delete("/v1/generations/gen-0000000000000009")).json()["state"] == "running"
+    assert platform.scheduler.remote_cancels == [(9, "acme")]
+
+
+async def test_text_coalesces_for_a_slow_reader_and_nothing_is_lost(platform):
+    async def script(job):
+        job.accept()
+        for token in platform.ids("abcdefgh" * 8):
+            job.step(token)
+        job.end(STOP)
+
+    platform.scheduler.script = script
+    async with platform.grpc() as connection:
+        call = inference(connection).Generate(
+            pb.GenerateRequest(model="toy", prompt="x"), metadata=platform.metadata()
+        )
+        await platform.eventually(lambda: platform.scheduler.jobs and platform.scheduler.job.settled)
+        tokens = [response.tokens async for response in call if response.HasField("tokens")]
+    ids = platform.ids("abcdefgh" * 8)
+    assert [token_id for token in tokens for token_id in token.token_ids] == ids
+    assert "".join(token.text for token in tokens) == "abcdefgh" * 8
+    assert [token.index for token in tokens] == [sum(t.count for t in tokens[:i]) for i in range(len(tokens))]
+
+
+LONG = 4000
+
+
+async def flood(job, tokens=LONG):
+    """More than the sockets between gateway and reader can hold."""
+    job.accept()
+    for _ in range(tokens):
+        if job.cancelled.is_set():
+            break
+        job.step(*[300] * 20, logprobs=True)
+        await asyncio.sleep(0)
+    await job.until_cancelled()
+
+
+async def test_a_reader_that_reads_nothing_is_cancelled_and_slows_nobody(launch, tmp_path):
+    async with launch(reader_timeout_s=0.5, stream_buffer_bytes=1 << 30) as platform:
+        raw = RawClient(platform.url)
+        platform.scheduler.script = flood
+        await raw.post({"model": "toy", "prompt": "abc", "logprobs": 20})
+        await platform.eventually(lambda: platform.scheduler.jobs)
+        stalled = platform.scheduler.job
+        platform.scheduler.script = platform.says("hello")
+        async with platform.http() as client:
+            response = await client.post("/v1/generations", json={"model": "toy", "prompt": "x"})
+        assert response.json()["text"] == "hello"
+        await platform.eventually(lambda: stalled.cancels, timeout_s=20)
+        row = next(row for row in (await platform.events(2)).closed if row.opened.request_id == stalled.id)
+        assert row.finish_reason == CANCELLED
+        raw.leave()
+
+
+async def test_a_reader_past_its_byte_cap_is_cancelled(launch):
+    async with launch(stream_buffer_bytes=1 << 16) as platform:
+        raw = RawClient(platform.url)
+        platform.scheduler.script = flood
+        await raw.post({"model": "toy", "prompt": "abc", "logprobs": 20})
+        await platform.eventually(lambda: platform.scheduler.jobs and platform.scheduler.job.cancels, 20)
+        assert (await platform.events()).row().finish_reason == CANCELLED
+        raw.leave()
+
+
+async def test_a_grpc_reader_that_reads_nothing_is_cancelled(launch):
+    async with launch(reader_timeout_s=0.5) as platform, platform.grpc() as connection:
+        platform.scheduler.script = flood
+        call = inference(connection).Generate(
+            pb.GenerateRequest(model="toy", prompt="x", logprobs=20), metadata=platform.metadata()
+        )
+        assert (await call.read()).HasField("accepted")
+        await platform.eventually(lambda: platform.scheduler.job.cancels, 20)
+        assert (await platform.events()).row().finish_reason == CANCELLED
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        assert await call.code() is grpc.StatusCode.CANCELLED

@@ -1,0 +1,171 @@
+"""What the owner does when the scheduler, or the way to it, is lost."""
+
+import asyncio
+
+from services.gateway.adapters.lane import LaneLostError, Lease
+from tests.integration.gateway.conftest import inference
+from tests.integration.gateway.peers import CANCELLED
+from tokenloom.api.inference.v1 import inference_pb2 as pb
+
+
+async def generate(platform, **body):
+    async with platform.http() as client:
+        return await client.post("/v1/generations", json={"model": "toy", "prompt": "x", **body})
+
+
+async def test_a_request_without_a_token_is_submitted_again_and_the_caller_sees_only_a_delay(platform):
+    async def first(job):
+        job.accept()
+        platform.scheduler.hang_up()
+
+    platform.scheduler.script = first
+    answer = asyncio.create_task(generate(platform, deadlineMs=60_000))
+    await platform.eventually(lambda: platform.scheduler.jobs)
+
+    async def second(job):
+        job.accept(owner_epoch=2)
+        for token in [*platform.ids("hello"), 2]:
+            job.step(token)
+        job.end(1)
+
+    platform.scheduler.script = second
+    response = await answer
+    assert response.json()["text"] == "hello"
+    one, two = platform.scheduler.jobs
+    assert one.id == two.id
+    assert two.submit.deadline_us < one.submit.deadline_us
+    row = (await platform.events()).row()
+    assert (row.opened.owner_epoch, row.finish_reason) == (2, pb.FINISH_REASON_STOP)
+    await platform.eventually(lambda: two.settled)
+    assert two.settled.owner_epoch == 2
+
+
+async def test_a_request_with_tokens_ends_incomplete_and_the_scheduler_is_told(platform):
+    async def script(job):
+        job.accept()
+        job.step(5, 6)
+        await asyncio.sleep(0.05)
+        platform.scheduler.hang_up()
+
+    platform.scheduler.script = script
+    response = await generate(platform)
+    body = response.json()
+    assert (body["finishReason"], body["outputTokens"]) == ("incomplete", 2)
+    row = (await platform.events()).row()
+    assert (row.finish_reason, row.output_tokens) == (pb.FINISH_REASON_INCOMPLETE, 2)
+    assert row.billable_tokens == 2 + len(platform.ids("x"))
+    job = platform.scheduler.job
+    await platform.eventually(lambda: job.settled and job.cancels)
+    assert job.cancels[0].reason == CANCELLED
+    assert list(job.settled.output_tokens) == [2]
+    assert len(platform.scheduler.jobs) == 1
+
+
+async def test_without_a_scheduler_in_time_the_request_fails_and_bills_nothing(launch):
+    async with launch(resubmit_timeout_s=0.3) as platform:
+
+        async def script(job):
+            job.accept()
+            await asyncio.sleep(0.05)
+            asyncio.get_running_loop().create_task(platform.scheduler.stop())
+
+        platform.scheduler.script = script
+        response = await generate(platform)
+        assert response.status_code == 503
+        assert response.json()["error"]["reason"] == "NO_CAPACITY"
+        row = (await platform.events()).row()
+        assert (row.finish_reason, row.billable_tokens) == (pb.FINISH_REASON_ERROR, 0)
+        refused = await generate(platform)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        async with platform.http() as client:
+            health = await client.get("/health")
+        assert health.status_code == 503
+        assert "scheduler" in health.json()["reason"]
+
+
+async def test_the_lane_comes_back_by_itself(platform):
+    platform.scheduler.script = platform.says("hello")
+    await platform.scheduler.stop()
+    await platform.eventually(lambda: platform.scheduler.hellos)
+    await platform.scheduler.start()
+    await platform.eventually(lambda: len(platform.scheduler.hellos) == 2)
+    await platform.eventually(lambda: platform.scheduler.hellos == ["gateway-0"] * 2)
+    assert (await generate(platform)).json()["text"] == "hello"
+
+
+async def test_heartbeats_come_at_a_third_of_the_lease(launch):
+    async with launch(lease_us=300_000) as platform:
+        await asyncio.sleep(0.5)
+        assert 3 <= platform.scheduler.heartbeats <= 6
+        assert len(platform.scheduler.hellos) == 1
+
+
+async def test_late_signals_of_a_closed_request_do_nothing(platform):
+    platform.scheduler.script = platform.says("hello")
+    await generate(platform)
+    job = platform.scheduler.job
+    await platform.eventually(lambda: job.settled)
+    job.step(5)
+    job.end(pb.FINISH_REASON_ERROR)
+    job.accept()
+    job.refuse("QUEUE_FULL")
+    assert (await generate(platform)).json()["text"] == "hello"
+    assert len((await platform.events(2)).closed) == 2
+
+
+async def test_one_broken_token_ends_one_request_and_leaves_the_lane_alone(platform):
+    started = asyncio.Event()
+
+    async def neighbour(job):
+        job.accept()
+        await started.wait()
+        for token in [*platform.ids("hello"), 2]:
+            job.step(token)
+        job.end(1)
+
+    platform.scheduler.script = neighbour
+    beside = asyncio.create_task(generate(platform))
+    await platform.eventually(lambda: platform.scheduler.jobs)
+
+    async def broken(job):
+        job.accept()
+        job.sent.append(0)
+        job.step((1, 5))
+        await asyncio.sleep(0.02)
+        started.set()
+        await job.until_cancelled()
+
+    platform.scheduler.script = broken
+    assert (await generate(platform)).status_code == 500
+    assert (await beside).json()["text"] == "hello"
+    assert len(platform.scheduler.hellos) == 1
+
+
+async def test_a_deadline_ends_a_request_while_the_scheduler_is_away(launch):
+    async with launch(resubmit_timeout_s=30) as platform, platform.grpc() as connection:
+
+        async def script(job):
+            job.accept()
+            await asyncio.sleep(0.05)
+            asyncio.get_running_loop().create_task(platform.scheduler.stop())
+
+        platform.scheduler.script = script
+        request = pb.GenerateRequest(model="toy", prompt="x", deadline_ms=300)
+        call = inference(connection).Generate(request, metadata=platform.metadata())
+        responses = [response async for response in call]
+        assert responses[-1].done.finish_reason == pb.FINISH_REASON_DEADLINE
+        assert (await platform.events()).row().billable_tokens == 0
+
+
+def test_the_owners_lease_runs_out_before_the_schedulers():
+    lease = Lease(10.0, now=100.0)
+    lease.check(107.9)
+    lease.renew(105.0)
+    lease.check(112.9)
+    for late in (113.0, 115.0):
+        try:
+            lease.check(late)
+        except LaneLostError:
+            continue
+        raise AssertionError("an owner must stop before its lease ends at the scheduler")
+    assert lease.period_s < 4
