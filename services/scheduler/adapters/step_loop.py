@@ -130,20 +130,21 @@ class StepLoop:
 
     async def keep_time(self) -> None:
         """Mind deadlines, leases, overdue steps, probes and samples, for ever."""
-        gc.disable()
+        gc.disable()  # collections come with the samples, away from the steps
         sampled = checked = 0.0
-        while True:
-            await asyncio.sleep(TICK_S)
-            now = self.clock()
-            self._tick(now)
-            if now - sampled >= SAMPLE_S:
-                sampled = now
-                self._sample(now)
-                # Collections come here, between steps; all generations only while nothing runs.
-                gc.collect(0 if any(replica.in_flight for replica in self._replicas.values()) else 2)
-            if now - checked >= INTEGRITY_S:
-                checked = now
-                self._check()
+        try:
+            while True:
+                await asyncio.sleep(TICK_S)
+                now = self.clock()
+                self._tick(now)
+                if now - sampled >= SAMPLE_S:
+                    sampled = now
+                    self._sample(now)
+                if now - checked >= INTEGRITY_S:
+                    checked = now
+                    self._check()
+        finally:
+            gc.enable()
 
     def _plan(self, replica: Replica) -> None:
         lane = self.desk.lanes[replica.worker.model_version]
@@ -222,6 +223,8 @@ class StepLoop:
     def _sample(self, now: float) -> None:
         for model_version, lane in self.desk.lanes.items():
             self._metrics.sample(model_version, lane.status(), lane.counters, now)
+        busy = any(replica.in_flight for replica in self._replicas.values())
+        gc.collect(0 if busy else 2)
 
     def _check(self) -> None:
         for model_version, lane in self.desk.lanes.items():

@@ -111,6 +111,7 @@ class PlayedGateway:
         self._channel = channel(target, max_message_bytes=LANE_MESSAGE_BYTES)
         self.stub = scheduler_pb2_grpc.SchedulerServiceStub(self._channel)
         self.gateway_id = gateway_id
+        self._writing = asyncio.Lock()
         self.seen: defaultdict[int, Seen] = defaultdict(Seen)
         self.welcome = None
         self.code: grpc.StatusCode | None = None
@@ -131,7 +132,8 @@ class PlayedGateway:
         await self._channel.close()
 
     async def send(self, **message):
-        await self.call.write(scheduler_pb2.LaneRequest(**message))
+        async with self._writing:
+            await self.call.write(scheduler_pb2.LaneRequest(**message))
 
     async def submit(self, request_id, prompt=(1, 2, 3), output=4, **fields):
         submit = scheduler_pb2.Submit(
