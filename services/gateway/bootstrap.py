@@ -176,6 +176,9 @@ async def _live(gateway: Gateway, stop: asyncio.Event, metrics_url: str) -> None
 
 
 async def _tell_health(gateway: Gateway, ready: asyncio.Event) -> None:
+    for view in gateway.views:
+        await view.ready()
+    await gateway.generations.warm()
     serving: bool | None = None
     while True:
         if (now := gateway.health.unready() is None) is not serving:

@@ -133,6 +133,11 @@ class Generations:
         own = self._recent.get(request_id)
         return await self._ports.tokenizers.run(snapshot_of, record, tokenizer.vocabulary, own)
 
+    async def warm(self) -> None:
+        """Load every route's tokenizer, so that no caller waits for one; failures are logged there."""
+        loads = [self._ports.tokenizers.load(route) for route in self.models()]
+        await asyncio.gather(*loads, return_exceptions=True)
+
     async def watch_readers(self) -> None:
         """Cancel, for ever, what its reader does not read."""
         while True:
