@@ -32,7 +32,7 @@ $(READY):
 	@$(PIP) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
 	@echo "== set-up 4/4: tokenloom itself"
 	@$(PIP) --quiet --no-deps --no-build-isolation -e .
-	@touch $@
+	@rm -f .venv/.ready-* && touch $@
 
 demo: setup ## start everything, stream one chat answer, show its bill, stop
 	@$(BIN)/tokenloom demo

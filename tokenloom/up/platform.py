@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tokenloom.up.files import Endpoint
 
 _POLL_S = 0.1
+_PATIENCE_S = 3.0
 
 
 class Platform:
@@ -89,8 +90,18 @@ class Platform:
         keepers = [Keeper(spec, self._console, self._policy, self._write_services) for spec in specs]
         self._keepers += keepers
         self._tasks += [asyncio.create_task(keeper.run(), name=keeper.spec.name) for keeper in keepers]
-        for keeper in keepers:
-            await self._race(keeper.serving.wait())
+        waiting = asyncio.create_task(self._say_who_is_awaited(keepers))
+        try:
+            for keeper in keepers:
+                await self._race(keeper.serving.wait())
+        finally:
+            waiting.cancel()
+
+    async def _say_who_is_awaited(self, keepers: Sequence[Keeper]) -> None:
+        while True:
+            await asyncio.sleep(_PATIENCE_S)
+            names = [keeper.spec.name for keeper in keepers if not keeper.serving.is_set()]
+            self._console.event(f"waiting for {', '.join(names)}")
 
     async def _race(self, work: Coroutine[Any, Any, object]) -> None:
         """Await `work`, unless a service gives up first."""
