@@ -50,6 +50,7 @@ class Harness:
         self.workers: dict[str, ModelWorker] = {}
         self.results: dict[str, deque[StepResult]] = {}
         self.plans: list[StepPlan] = []
+        self.landed: deque[tuple[str, StepResult]] = deque(maxlen=8)
         self._ids = 0
         self._epoch = 0
         for number in range(replicas):
@@ -108,7 +109,9 @@ class Harness:
 
     def commit(self, replica_id: str = "w0") -> None:
         self.now += self.step_s
-        self.lane.commit(replica_id, self.results[replica_id].popleft(), self.now)
+        result = self.results[replica_id].popleft()
+        self.lane.commit(replica_id, result, self.now)
+        self.landed.append((replica_id, result))
         self.drain_effects()
         assert self.lane.check_integrity() == []
 
