@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,28 +69,24 @@ async def serve(
     config.state_dir.mkdir(parents=True, exist_ok=True)
     outbox = Outbox(config.state_dir / "outbox", max_bytes=config.outbox_max_bytes)
     outbox.open()
-    metrics_server, metrics_url = metrics.serve(config.metrics_listen)
-    bus = await Bus.connect(config.nats_url, "gateway")
-    try:
-        async with (
-            kit_grpc.channel(
-                config.scheduler_target, max_message_bytes=kit_grpc.LANE_MESSAGE_BYTES
-            ) as scheduler,
-            kit_grpc.channel(config.usage_target) as usage,
-        ):
-            gateway = assemble(
-                config,
-                bus,
-                outbox,
-                scheduler=SchedulerServiceStub(scheduler),
-                usage=UsageServiceStub(usage),
-                registry=registry,
-            )
-            await _live(gateway, stop, metrics_url)
-    finally:
-        await bus.close()
-        outbox.close()
-        metrics_server.shutdown()
+    async with AsyncExitStack() as stack:
+        stack.callback(outbox.close)
+        metrics_server, metrics_url = metrics.serve(config.metrics_listen)
+        stack.callback(metrics_server.shutdown)
+        bus = await Bus.connect(config.nats_url, "gateway")
+        stack.push_async_callback(bus.close)
+        lane_bytes = kit_grpc.LANE_MESSAGE_BYTES
+        scheduler = kit_grpc.channel(config.scheduler_target, max_message_bytes=lane_bytes)
+        usage = kit_grpc.channel(config.usage_target)
+        gateway = assemble(
+            config,
+            bus,
+            outbox,
+            scheduler=SchedulerServiceStub(await stack.enter_async_context(scheduler)),
+            usage=UsageServiceStub(await stack.enter_async_context(usage)),
+            registry=registry,
+        )
+        await _live(gateway, stop, metrics_url)
 
 
 def assemble(
@@ -153,6 +150,21 @@ async def _live(gateway: Gateway, stop: asyncio.Event, metrics_url: str) -> None
         _background("readers", gateway.generations.watch_readers()),
     ]
     try:
+        await _serve(gateway, stop, tasks, metrics_url)
+    finally:
+        await gateway.lane.flush(_FLUSH_S)
+        flushed.set()
+        await asyncio.wait([publisher], timeout=_FLUSH_S)
+        for task in (*tasks, publisher):
+            task.cancel()
+        await asyncio.wait([*tasks, publisher])
+        gateway.tokenizers.close()
+
+
+async def _serve(
+    gateway: Gateway, stop: asyncio.Event, tasks: list[asyncio.Task[Any]], metrics_url: str
+) -> None:
+    try:
         target = await gateway.grpc.start([SERVICE])
         url = await gateway.http.start(gateway.config.http_listen)
         _log.info("listening", grpc=target, http=url, metrics=metrics_url)
@@ -164,15 +176,8 @@ async def _live(gateway: Gateway, stop: asyncio.Event, metrics_url: str) -> None
         await stop.wait()
         await _drain(gateway)
     finally:
-        await gateway.http.stop()
-        await gateway.grpc.stop(0)
-        await gateway.lane.flush(_FLUSH_S)
-        flushed.set()
-        await asyncio.wait([publisher], timeout=_FLUSH_S)
-        for task in (*tasks, publisher):
-            task.cancel()
-        await asyncio.wait([*tasks, publisher])
-        gateway.tokenizers.close()
+        # What ended just now is still being written to its clients.
+        await asyncio.gather(gateway.http.stop(), gateway.grpc.stop(_FLUSH_S))
 
 
 async def _tell_health(gateway: Gateway, ready: asyncio.Event) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Call = grpc.aio.StreamStreamCall[scheduler_pb2.LaneRequest, scheduler_pb2.LaneResponse]
     OpenLane = Callable[[], Call]
 
-_log = kit.log.get(__name__)
+_log = kit.log.get("lane")
 
 _OWN_LEASE_SHARE = 0.8  # the owner's clock runs out before the scheduler's
 _WELCOME_S = 5.0

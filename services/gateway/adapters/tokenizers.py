@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_log = kit.log.get(__name__)
+_log = kit.log.get("tokenizers")
 
 
 class TokenizerPool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from services.gateway.app.ports import UsageRecord
     from services.gateway.core.outcome import Closed
 
-_log = kit.log.get(__name__)
+_log = kit.log.get("usage")
 # The rest is kept for closing what is already running.
 _SHARE_FOR_NEW_WORK = 0.8
 _RETRY_S = 0.5

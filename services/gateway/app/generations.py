@@ -9,14 +9,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kit import lifecycle
+from kit import lifecycle, log
 from kit.errors import Code, ServiceError
 from services.gateway.app.generation import Generation
 from services.gateway.app.ports import Order, State
 from services.gateway.app.reader import Reader
 from services.gateway.app.snapshot import OwnVerdict, Snapshot, snapshot_of
 from services.gateway.core.choice import ChoiceAssembler
-from services.gateway.core.ids import MAX_REQUEST_ID
+from services.gateway.core.ids import MAX_REQUEST_ID, format_id
 from services.gateway.core.limits import effective_priority, prepare
 
 if TYPE_CHECKING:
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
         Tokenizers,
         UsageJournal,
     )  # fmt: skip
+    from services.gateway.core.outcome import Closed
     from services.gateway.core.spec import GenerationSpec, PromptSpec
 
+_log = log.get("generations")
 _SEED_BITS = 53  # exact in every JSON reader
 _RECENT = 4096
 _SWEEP_S = 1.0
@@ -195,10 +197,24 @@ class Generations:
         self._tasks.discard(task)
         self._live.pop(generation.request_id, None)
         if generation.closed is not None:
+            _log.info("closed", **_summary(generation, generation.closed))
             kept = [choice.output_tokens for choice in generation.choices]
             self._recent[generation.request_id] = OwnVerdict(kept, generation.closed)
             if len(self._recent) > _RECENT:
                 self._recent.popitem(last=False)
+
+
+def _summary(generation: Generation, closed: Closed) -> dict[str, object]:
+    return {
+        "request": format_id(generation.request_id),
+        "tenant": generation.order.tenant.tenant_id,
+        "model_version": generation.model_version,
+        "reason": closed.finish_reason.label,
+        "input_tokens": closed.input_tokens,
+        "output_tokens": closed.output_tokens,
+        "ttft_ms": closed.ttft_ms,
+        "total_ms": closed.total_ms,
+    }
 
 
 def _check_deadline(deadline: float | None) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import grpc
 import httpx
 import pytest
 
@@ -123,7 +124,11 @@ async def test_a_drain_refuses_new_work_and_lets_running_streams_finish(platform
     platform.scheduler.script = script
     async with platform.http() as client, platform.grpc() as connection:
         running = asyncio.create_task(client.post("/v1/generations", json=GENERATE))
-        await platform.eventually(lambda: platform.scheduler.jobs)
+        streaming = inference(connection).Generate(
+            pb.GenerateRequest(**GENERATE), metadata=platform.metadata()
+        )
+        assert (await streaming.read()).HasField("accepted")
+        await platform.eventually(lambda: len(platform.scheduler.jobs) == 2)
         platform.stop.set()
         await asyncio.sleep(0.05)
         refused = await client.post("/v1/generations", json=GENERATE)
@@ -134,9 +139,12 @@ async def test_a_drain_refuses_new_work_and_lets_running_streams_finish(platform
             await call.read()
         halfway.set()
         assert (await running).json()["text"] == "hello"
+        while (response := await streaming.read()) is not grpc.aio.EOF:
+            last = response
+        assert last.done.finish_reason == 1
         await platform.task
-        await platform.eventually(lambda: platform.scheduler.job.settled)
-    assert (await platform.events()).row().finish_reason == 1
+        await platform.eventually(lambda: all(job.settled for job in platform.scheduler.jobs))
+    assert [row.finish_reason for row in (await platform.events(2)).closed] == [1, 1]
 
 
 async def test_what_outlives_the_grace_ends_as_it_stands(launch):

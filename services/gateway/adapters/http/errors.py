@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from services.gateway.core.outcome import FinishReason
 
 OPENAI_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models")
-_log = kit.log.get(__name__)
+_log = kit.log.get("http")
 
 
 def native_error(error: ServiceError) -> dict[str, Any]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kit.errors import ServiceError
 
 _UNIX = "unix:"
+_GRACE_S = 3.0
 
 
 class HttpServer:
@@ -28,7 +29,9 @@ class HttpServer:
     ) -> None:
         app = web.Application(client_max_size=body_limit_bytes, middlewares=[contract(refused)])
         app.add_routes(routes)
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=2.0)
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=_GRACE_S
+        )
 
     async def start(self, listen: str) -> str:
         """Listen; returns the base URL, port 0 resolved."""
@@ -41,5 +44,5 @@ class HttpServer:
         return f"http://{host}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
-        """Stop listening and end what is left."""
+        """Stop listening, let handlers say their last within a short grace, then cancel them."""
         await self._runner.cleanup()
