@@ -81,7 +81,6 @@ class LaneClient:
         self._flushed.set()
         self._give_up: asyncio.TimerHandle | None = None
         self._connected = False
-        self.scheduler_epoch = 0
 
     @property
     def connected(self) -> bool:
@@ -174,6 +173,7 @@ class LaneClient:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._write(call, lease))
                 group.create_task(self._read(call, lease))
+                group.create_task(self._watch(lease))
         finally:
             call.cancel()
 
@@ -192,6 +192,12 @@ class LaneClient:
             await call.write(self._outgoing[0])
             self._outgoing.popleft()
             lease.renew(now)
+
+    async def _watch(self, lease: Lease) -> None:
+        # A write that hangs renews nothing and raises nothing.
+        while True:
+            await asyncio.sleep(lease.period_s / 2)
+            lease.check(self._clock())
 
     async def _read(self, call: Call, lease: Lease) -> None:
         while True:
@@ -232,20 +238,22 @@ class LaneClient:
                     self._give_up_on(owner, fault)
         for end in step.choice_end:
             if owner := owners.get(end.request_id):
-                owner.choice_ended(end.choice, decode_reason(end.finish_reason), end.error_reason)
+                try:
+                    owner.choice_ended(end.choice, decode_reason(end.finish_reason), end.error_reason)
+                except Exception as fault:  # as above
+                    self._give_up_on(owner, fault)
         for last in step.request_end:
             if owner := owners.get(last.request_id):
                 owner.request_ended(last.input_tokens, last.cached_tokens, last.queue_us / 1e6)
 
     def _give_up_on(self, owner: LaneOwner, fault: Exception) -> None:
-        _log.error("a token could not be taken", fault=type(fault).__name__)
+        _log.error("request given up", request_id=owner.request_id, fault=type(fault).__name__)
         self.cancel(owner.request_id, FinishReason.ERROR)
         self.forget(owner.request_id)
         owner.refused(ServiceError(Code.INTERNAL, "INTERNAL", "the gateway failed on this request"))
 
     def _welcomed(self, welcome: scheduler_pb2.Welcome) -> None:
         self._connected = True
-        self.scheduler_epoch = welcome.scheduler_epoch
         _log.info("lane open", scheduler_epoch=welcome.scheduler_epoch, lease_s=welcome.lease_us / 1e6)
         if self._give_up is not None:
             self._give_up.cancel()
