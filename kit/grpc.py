@@ -79,6 +79,8 @@ def channel(
             ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2_000),
             ("grpc.http2.max_pings_without_data", 0),
+            # A replaced container comes back under its name with another address.
+            ("grpc.dns_min_time_between_resolutions_ms", 1_000),
             *_common_options(max_message_bytes),
             *options,
         ),

@@ -15,6 +15,7 @@ from kit.grpc import LANE_MESSAGE_BYTES, Server, channel
 from services.worker.adapters.engine_thread import EngineThread
 from services.worker.adapters.metrics import WorkerMetrics
 from services.worker.adapters.registry import Identity, RegistryLink
+from services.worker.core.addresses import advertised
 from services.worker.core.ports import Engine
 from services.worker.engine import EngineConfig, load_engine
 from services.worker.life import SERVICE, Life
@@ -45,12 +46,13 @@ async def serve(
     server = Server(config.worker_listen, max_message_bytes=LANE_MESSAGE_BYTES)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.aio)
     target = await server.start([SERVICE])
-    _log.info("listening", target=target, metrics=metrics_url)
+    reached_at = advertised(target, config.worker_advertise_host)
+    _log.info("listening", target=target, reached_at=reached_at, metrics=metrics_url)
     try:
         async with channel(config.registry_target) as registry_channel:
             link = RegistryLink(
                 registry_pb2_grpc.RegistryServiceStub(registry_channel),
-                Identity(config.worker_id, target, servicer.incarnation),
+                Identity(config.worker_id, reached_at, servicer.incarnation),
                 lambda: servicer.state,
             )
             model = await _unless(stop, link.join())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Literal
 
 from pydantic import Field
@@ -10,10 +11,14 @@ from kit.config import ServiceConfig
 
 
 class WorkerConfig(ServiceConfig):
-    """A worker's configuration; the KV pool is sized from free memory unless told in bytes or pages."""
+    """A worker's configuration; the KV pool is sized from free memory unless told in bytes or pages.
+
+    A worker that listens on every address tells the registry `worker_advertise_host` and its port.
+    """
 
     worker_id: str = Field(default="worker-0", pattern=r"^[A-Za-z0-9_-]+$")
     worker_listen: str = "127.0.0.1:0"
+    worker_advertise_host: str = Field(default_factory=socket.gethostname, min_length=1)
     registry_target: str
     worker_dtype: Literal["float32", "bfloat16"] = "bfloat16"
     worker_device: Literal["cpu", "cuda"] = "cpu"
