@@ -95,8 +95,8 @@ class Planner:
             rows.append((sequence, sequence.generation, known, True))
             sequence.computed = known
             sequence.known = known + 1
-        for sequence in reversed(stalled):
-            self._retry(draft, sequence)
+        for _ in range(2):  # a second time, since the first may have returned pages
+            stalled = [one for one in reversed(stalled) if not self._retry(draft, one)]
         draft.flight.decode_rows = len(rows)
         draft.plan.token_count = [1] * len(rows)
         draft.budget -= len(rows)
@@ -114,7 +114,7 @@ class Planner:
         self._give_page(draft, sequence)
         return True
 
-    def _retry(self, draft: Draft, sequence: Sequence) -> None:
+    def _retry(self, draft: Draft, sequence: Sequence) -> bool:
         """Plan a sequence that was short of a page, or let it give its own pages back."""
         if draft.replica.pool.available:
             self._give_page(draft, sequence)
@@ -122,8 +122,11 @@ class Planner:
             draft.flight.rows.append((sequence, sequence.generation, sequence.known, True))
             sequence.computed = sequence.known
             sequence.known += 1
-        elif draft.replica.returns_pages(sequence):
+            return True
+        if draft.replica.returns_pages(sequence):
             self._preempt(draft, sequence)
+            return True
+        return False
 
     def _give_page(self, draft: Draft, sequence: Sequence) -> None:
         page = draft.replica.take_page()

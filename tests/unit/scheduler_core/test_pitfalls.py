@@ -62,6 +62,26 @@ def test_preemption_takes_only_victims_whose_pages_return_now():
     assert all(len(victim.pages) > 8 for victim in victims), "only shared pages came back"
 
 
+def test_a_victim_whose_pages_others_hold_is_left_alone():
+    harness = Harness(replace(LIMITS, watermark=0.0), replace(CAPACITY, page_count=8))
+    for _ in range(2):
+        harness.submit(12, 12)
+    while harness.lane.status().free_pages:
+        harness.step()
+    pool = harness.lane._replicas["w0"].pool
+    for page in harness.workers["w0"].residents[1].pages:
+        pool.hold(page)
+    for _ in range(3):
+        harness.plan()
+        assert set(harness.workers["w0"].residents) == {0, 1}
+        harness.now += harness.step_s
+        harness.lane.commit("w0", harness.results["w0"].popleft(), harness.now)
+        harness.drain_effects()
+    assert harness.plan() is not None
+    assert harness.lane.counters.preemptions == 1, "the one whose pages return gave them"
+    assert set(harness.workers["w0"].residents) == {1}
+
+
 def test_one_preemption_frees_enough_and_does_not_evict_the_batch():
     harness = Harness(replace(LIMITS, watermark=0.0), replace(CAPACITY, page_count=16))
     for _ in range(4):

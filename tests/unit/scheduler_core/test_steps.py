@@ -114,6 +114,19 @@ def test_the_last_token_needs_no_page():
     assert harness.lane.counters.preemptions == 0
 
 
+def test_tails_of_cached_prompts_make_room_before_their_beginnings():
+    harness = Harness(capacity=replace(CAPACITY, page_count=8))
+    prompt = list(range(17))
+    harness.submit(prompt, 1)
+    harness.run()
+    assert harness.lane.status().cached_pages == 4
+    harness.submit(23, 1)
+    harness.run()
+    again = harness.submit(prompt, 1)
+    harness.run()
+    assert harness.callers[again].end.cached_tokens == 8
+
+
 def test_better_classes_are_more_protected_when_pages_run_out():
     harness = Harness(replace(LIMITS, watermark=0.0), replace(CAPACITY, page_count=12))
     first = harness.submit(12, 20, priority=Priority.BATCH)
