@@ -48,9 +48,10 @@ async def serve(
     metrics_server, metrics_url = metrics.serve(config.metrics_listen)
     desk = _desk(config)
     closer = Closer(outbox, desk)
-    steps = StepLoop(
-        desk, SchedulerMetrics(registry), closer, depth=config.pipeline_depth, probe_s=config.probe_s
-    )
+    exported = SchedulerMetrics(registry)
+    exported.outbox_events.set_function(lambda: outbox.pending)
+    exported.outbox_age.set_function(lambda: outbox.oldest_age_s)
+    steps = StepLoop(desk, exported, closer, depth=config.pipeline_depth, probe_s=config.probe_s)
     fleet = Fleet(steps, epochs, step_timeout_s=config.step_timeout_s)
     server = Server(config.scheduler_listen, max_message_bytes=LANE_MESSAGE_BYTES)
     servicer = SchedulerServicer(
@@ -85,7 +86,11 @@ async def serve(
 
 
 def _desk(config: SchedulerConfig) -> Desk:
-    limits = LaneLimits(pipeline_depth=config.pipeline_depth)
+    limits = LaneLimits(
+        pipeline_depth=config.pipeline_depth,
+        chunk_tokens=config.chunk_tokens,
+        max_queue_s=config.max_queue_s,
+    )
     return Desk(
         Ownership(config.lease_s),
         Records(config.retention_s, config.retention_bytes),

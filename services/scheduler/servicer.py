@@ -144,6 +144,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 protos.request(submit, owner, now), protos.order(submit, revision, now, time.time()), now
             )
         except (AdmissionError, ServiceError) as error:
+            self._steps.refused(submit.model_version, error.reason)
             return scheduler_pb2.LaneResponse(refused=_refused(submit.request_id, error))
         accepted = scheduler_pb2.Accepted(
             request_id=submit.request_id, owner_epoch=epoch, runtime_revision=revision

@@ -28,5 +28,5 @@ class WorkerConfig(ServiceConfig):
     page_size: int = Field(default=16, ge=1)
     slot_count: int = Field(default=256, ge=1)
     max_step_tokens: int = Field(default=512, ge=1)
-    step_hang_s: float = Field(default=60.0, gt=0)
+    step_hang_s: float = Field(default=20.0, gt=0)
     drain_grace_s: float = Field(default=20.0, ge=0)

@@ -37,9 +37,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def Describe(  # noqa: N802
         self, request: worker_pb2.DescribeRequest, context: Context
     ) -> worker_pb2.DescribeResponse:
-        """Say what is loaded and how much fits."""
+        """Say what is loaded and how much fits; an engine that hangs is in no state to be attached."""
+        hangs = self.thread is not None and not self.thread.alive
         response = worker_pb2.DescribeResponse(
-            worker_id=self._worker_id, incarnation=self.incarnation, state=self.state
+            worker_id=self._worker_id,
+            incarnation=self.incarnation,
+            state=worker_pb2.WORKER_STATE_UNSPECIFIED if hangs else self.state,
         )
         if self.thread is not None and self.thread.loaded.done():
             _describe(response, self.thread.loaded.result(), self.thread.last_epoch)

@@ -53,7 +53,7 @@ class Fleet:
         """Act on what became of a worker; the same event twice changes nothing."""
         current = self._attachments.get(change.worker_id)
         if change.availability == events_pb2.WORKER_AVAILABILITY_READY:
-            if current is None or not current.serves(change):
+            if current is None or not current.goes_on(change):
                 self._replace(change, current)
         elif current is not None and current.incarnation == change.incarnation:
             if change.availability == events_pb2.WORKER_AVAILABILITY_DRAINING:
@@ -94,16 +94,19 @@ class Attachment:
         self._step_timeout_s = step_timeout_s
         self._replica: Replica | None = None
         self._wanted = True
+        self._draining = False
 
-    def serves(self, change: events_pb2.WorkerChanged) -> bool:
-        """Whether this is the attachment that the event asks for."""
-        return (
-            self._wanted and self.incarnation == change.incarnation and self._change.target == change.target
-        )
+    def goes_on(self, change: events_pb2.WorkerChanged) -> bool:
+        """Go on as the event asks; False when that needs another attachment."""
+        same = self.incarnation == change.incarnation and self._change.target == change.target
+        if not same or self._draining or self.task.done():
+            return False
+        self._wanted = True
+        return True
 
     def drain(self) -> None:
         """Finish what runs there, take nothing new, and do not attach again."""
-        self._wanted = False
+        self._wanted, self._draining = False, True
         if self._replica is not None:
             self._steps.drain(self._replica)
 
@@ -135,6 +138,8 @@ class Attachment:
             call = stub.Run(replica.plans())
             self._replica = replica
             self._steps.attach(replica)
+            if self._draining:
+                self._steps.drain(replica)
             _log.info("attached", worker=replica.replica_id, epoch=replica.worker.epoch)
             try:
                 await self._stream(call, replica)

@@ -81,6 +81,12 @@ class SchedulerMetrics:
             buckets=CANCEL_BUCKETS,
             registry=registry,
         )
+        self.outbox_events = Gauge(
+            "tokenloom_scheduler_outbox_events", "Usage events not yet published.", registry=registry
+        )
+        self.outbox_age = Gauge(
+            "tokenloom_scheduler_outbox_age_seconds", "Age of the oldest of them.", registry=registry
+        )
         self._seen: dict[str, dict[str, int]] = {}
 
     def sample(self, model_version: str, status: LaneStatus, counters: Counters, now: float) -> None:
@@ -104,9 +110,6 @@ class SchedulerMetrics:
                 total = getattr(counters, item.name)
                 self.counted[item.name].labels(model_version).inc(total - seen.get(item.name, 0))
                 seen[item.name] = total
-        for reason, total in counters.refusals.items():
-            self.refusals.labels(model_version, reason).inc(total - seen.get(f"refusal {reason}", 0))
-            seen[f"refusal {reason}"] = total
 
     def observe(self, model_version: str, parts: dict[str, float], rows: int) -> None:
         """Note one step's parts, in seconds."""

@@ -104,6 +104,11 @@ class StepLoop:
         self._observe(replica, message, sent, received, committed)
         self.wake()
 
+    def refused(self, model_version: str, reason: str) -> None:
+        """Count a refusal; a version that no lane has is not named."""
+        known = model_version if model_version in self.desk.lanes else "unknown"
+        self._metrics.refusals.labels(known, reason).inc()
+
     def cancelled(self, request_id: int) -> None:
         """Measure from now until the request holds nothing."""
         record = self.desk.records.get(request_id)

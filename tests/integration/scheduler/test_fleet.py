@@ -52,7 +52,12 @@ async def test_a_brief_loss_of_the_registry_detaches_no_live_worker(serving, eve
     assert len(gateway.seen[1].tokens) == 20
     await serving.announce(worker, "READY")
     await asyncio.sleep(0.3)
-    assert (await serving.lane()).workers == 1
+    await gateway.submit(2, output=20)
+    await eventually(lambda: gateway.seen[2].request_end)
+    assert len({plan.epoch for plan in worker.plans}) == 1
+    await worker.die()
+    again = await serving.worker()
+    await serving.until_lane(lambda lane: again.streams == 1 and lane.workers == 1)
 
 
 async def test_a_worker_lost_before_the_first_token_costs_a_delay_and_after_it_incomplete(

@@ -104,6 +104,11 @@ async def test_refusals_name_reason_field_and_hint(house, eventually):
         "NO_CAPACITY",
     ]
     assert gateway.seen[4].refused.field == "priority"
+    value = house.metrics.get_sample_value
+    named = {"model_version": "tiny@1", "reason": "INVALID_REQUEST"}
+    assert value("tokenloom_scheduler_refusals_total", named) == 2
+    unnamed = {"model_version": "unknown", "reason": "NO_CAPACITY"}
+    assert value("tokenloom_scheduler_refusals_total", unnamed) == 2
 
 
 async def test_a_deadline_ends_a_request_that_only_waits(serving, eventually):

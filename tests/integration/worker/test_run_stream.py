@@ -79,6 +79,8 @@ async def test_health_tells_a_hung_engine_from_a_live_one(ready, stub):
         call = stub.Run()
         await call.write(plan(1, 1))
         await until(health_pb2.HealthCheckResponse.NOT_SERVING)
+        described = await stub.Describe(worker_pb2.DescribeRequest())
+        assert described.state == worker_pb2.WORKER_STATE_UNSPECIFIED
         gate.set()
         await until(health_pb2.HealthCheckResponse.SERVING)
         call.cancel()
