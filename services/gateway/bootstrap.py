@@ -17,7 +17,7 @@ from services.gateway.adapters.health import Health
 from services.gateway.adapters.http.native import NativeFace
 from services.gateway.adapters.http.openai import OpenAIFace
 from services.gateway.adapters.http.operations import OperationsFace
-from services.gateway.adapters.http.server import HttpServer
+from services.gateway.adapters.http.server import Face, HttpServer
 from services.gateway.adapters.http.usage import UsageFace
 from services.gateway.adapters.lane import LaneClient
 from services.gateway.adapters.metrics import LiveState, TenantMeters
@@ -103,7 +103,11 @@ def assemble(
     route_view = KvView(bus, routes.BUCKET, routes.parse_route)
     keyring = keys.KeyRing(key_view, staleness_s=config.keys_staleness_s)
     route_table = routes.RouteTable(route_view)
-    lane = LaneClient(scheduler.Lane, config.gateway_id, resubmit_s=config.resubmit_timeout_s)
+    lane = LaneClient(
+        lambda: scheduler.Lane(wait_for_ready=True),
+        config.gateway_id,
+        resubmit_s=config.resubmit_timeout_s,
+    )
     records = SchedulerRecords(scheduler)
     tokenizers = TokenizerPool(threads=config.tokenizer_threads, queue=config.tokenizer_queue)
     meters = TenantMeters(registry, config.tenant_label_limit)
@@ -116,11 +120,7 @@ def assemble(
             journal=OutboxJournal(outbox, config.outbox_max_bytes),
             meters=meters,
         ),
-        Settings(
-            default_output_tokens=config.default_max_output_tokens,
-            reader_timeout_s=config.reader_timeout_s,
-            stream_buffer_bytes=config.stream_buffer_bytes,
-        ),
+        _settings(config),
     )
     registry.register(LiveState(generations, outbox))
     views: list[KvView[Any]] = [key_view, route_view]
@@ -128,17 +128,26 @@ def assemble(
     server = kit_grpc.Server(config.grpc_listen, interceptors=[ParsingInterceptor()])
     servicer = InferenceServicer(generations, keyring, meters.refused)
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.aio)
+    faces: list[Face] = [
+        NativeFace(generations, keyring),
+        OpenAIFace(generations, keyring),
+        UsageFace(UsageClient(usage), keyring),
+        OperationsFace(health, registry),
+    ]
     http = HttpServer(
-        [
-            *NativeFace(generations, keyring).routes(),
-            *OpenAIFace(generations, keyring).routes(),
-            *UsageFace(UsageClient(usage), keyring).routes(),
-            *OperationsFace(health, registry).routes(),
-        ],
+        faces,
         refused=meters.refused,
         body_limit_bytes=config.body_limit_bytes,
     )
     return Gateway(config, bus, outbox, lane, tokenizers, generations, health, views, server, http)
+
+
+def _settings(config: GatewayConfig) -> Settings:
+    return Settings(
+        default_output_tokens=config.default_max_output_tokens,
+        reader_timeout_s=config.reader_timeout_s,
+        stream_buffer_bytes=config.stream_buffer_bytes,
+    )
 
 
 async def _live(gateway: Gateway, stop: asyncio.Event, metrics_url: str) -> None:

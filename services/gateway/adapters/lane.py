@@ -94,7 +94,8 @@ class LaneClient:
             try:
                 await self._serve()
             except* (grpc.RpcError, LaneLostError, asyncio.InvalidStateError, TimeoutError) as errors:
-                _log.warning("lane lost", cause=_cause(errors.exceptions[0]))
+                say = _log.warning if self._connected else _log.debug
+                say("lane lost", cause=_cause(errors.exceptions[0]))
             backoff = _FIRST_BACKOFF_S if self._connected else min(backoff * 2, _LAST_BACKOFF_S)
             self._disconnected()
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311
@@ -161,10 +162,9 @@ class LaneClient:
         call = self._open_lane()
         try:
             sent = self._clock()
-            await call.write(
-                scheduler_pb2.LaneRequest(hello=scheduler_pb2.Hello(gateway_id=self._gateway_id))
-            )
+            hello = scheduler_pb2.Hello(gateway_id=self._gateway_id)
             async with asyncio.timeout(_WELCOME_S):
+                await call.write(scheduler_pb2.LaneRequest(hello=hello))
                 first = await call.read()
             if not isinstance(first, scheduler_pb2.LaneResponse) or not first.HasField("welcome"):
                 raise LaneLostError("the scheduler did not say welcome")

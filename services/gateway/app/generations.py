@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Tenant,
         Tokenizers,
         UsageJournal,
-    )  # fmt: skip
+    )
     from services.gateway.core.outcome import Closed
     from services.gateway.core.spec import GenerationSpec, PromptSpec
 

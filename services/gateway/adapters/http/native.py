@@ -18,7 +18,7 @@ from services.gateway.adapters.http.wire import (
     read_json,
     send,
     wants_events,
-)  # fmt: skip
+)
 from services.gateway.core.ids import format_id, parse_id
 from services.gateway.core.validation import parse_generation
 

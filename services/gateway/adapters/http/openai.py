@@ -18,7 +18,7 @@ from services.gateway.adapters.http.wire import (
     open_events,
     read_json,
     send,
-)  # fmt: skip
+)
 from services.gateway.core.ids import format_id
 from services.gateway.core.openai_request import OpenAIRequest, parse_openai
 from services.gateway.core.openai_response import OpenAIResponse, error_body, failure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
@@ -17,18 +17,26 @@ _UNIX = "unix:"
 _GRACE_S = 3.0
 
 
+class Face(Protocol):
+    """A set of paths."""
+
+    def routes(self) -> list[web.RouteDef]:
+        """Paths and their handlers."""
+
+
 class HttpServer:
-    """Serves routes until `stop`; a client that vanishes cancels its handler."""
+    """Serves faces until `stop`; a client that vanishes cancels its handler."""
 
     def __init__(
         self,
-        routes: Iterable[web.RouteDef],
+        faces: Iterable[Face],
         *,
         refused: Callable[[ServiceError], None],
         body_limit_bytes: int,
     ) -> None:
         app = web.Application(client_max_size=body_limit_bytes, middlewares=[contract(refused)])
-        app.add_routes(routes)
+        for face in faces:
+            app.add_routes(face.routes())
         self._runner = web.AppRunner(
             app, handler_cancellation=True, access_log=None, shutdown_timeout=_GRACE_S
         )
