@@ -64,7 +64,8 @@ def contract(refused: Callable[[ServiceError], None]) -> Middleware:
         try:
             response = await handler(request)
         except ServiceError as error:
-            refused(error)
+            if request.method == "POST":  # a generation that was asked for
+                refused(error)
             response = error_response(request, error)
         except web.HTTPException as error:
             response = _http_exception(request, error)
