@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from services.registry.importers.source import ModelSource, Progress
 
 
+# What a licence's identifier does not say by itself.
+_TERMS = {"gemma": "Gemma Terms of Use, https://ai.google.dev/gemma/terms; using the model accepts them"}
+
+
 def assemble(source: ModelSource, name: str, models_dir: Path, progress: Progress) -> artifacts.Manifest:
     """Make `source` a version of `name`; a second import of the same bytes changes nothing."""
+    progress(f"{source.config.FAMILY} model, {_licence(source.licence)}")
     with artifacts.staging(models_dir) as staged:
         safetensors_file.write(staged / artifacts.WEIGHTS, source.tensors, progress)
         (staged / artifacts.CONFIG).write_text(source.config_json, encoding="utf-8")
@@ -28,10 +33,15 @@ def assemble(source: ModelSource, name: str, models_dir: Path, progress: Progres
 def _meta(source: ModelSource, name: str) -> artifacts.ManifestMeta:
     return artifacts.ManifestMeta(
         name=name,
-        family="llama",
+        family=source.config.FAMILY,
         context_length=source.config.max_position_embeddings,
         source=source.origin,
         licence=source.licence,
         eos_token_ids=source.eos_token_ids,
         bos_token_id=source.bos_token_id,
     )
+
+
+def _licence(licence: str) -> str:
+    terms = _TERMS.get(licence)
+    return f"licence {licence}" + (f" ({terms})" if terms else "")

@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
+import math
+import mmap
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from services.registry.importers.gguf_header import read_header
 from services.registry.importers.source import SourceError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gguf.gguf_reader import ReaderField, ReaderTensor
+    from numpy.typing import NDArray
+
+    from services.registry.importers.gguf_header import TensorInfo
 
 T = TypeVar("T")
 
-SUPPORTED_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
+SUPPORTED_TYPES = (
+    *("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"),
+    *("Q4_K", "Q5_K", "Q6_K"),
+)
+_KINDS = {int(member): member for member in GGMLQuantizationType}
 
 
-class _CheckedReader(GGUFReader):
-    """Refuses a tensor by name before the library maps its bytes."""
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as stored: its type, its shape (outermost first), its rows' bytes as uint8 [rows, bytes]."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        super().__init__(path)
-
-    def _build_tensors(self, start_offs: int, fields: list[ReaderField]) -> None:
-        for field in fields:
-            _check_tensor(self.path, field, start_offs, len(self.data))
-        super()._build_tensors(start_offs, fields)
-
-
-def _check_tensor(path: Path, field: ReaderField, base: int, file_size: int) -> None:
-    _, raw_name, _, extents, raw_type, offset = field.parts
-    name = bytes(raw_name).decode()
-    known = {int(member): member.name for member in GGMLQuantizationType}
-    kind = known.get(int(raw_type[0]), f"number {int(raw_type[0])}")
-    if kind not in SUPPORTED_TYPES:
-        supported = ", ".join(SUPPORTED_TYPES)
-        raise SourceError(path, f"tensor {name}: type {kind} is unsupported; supported: {supported}")
-    count = 1
-    for extent in extents.tolist():
-        count *= extent
-    block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
-    end = base + int(offset[0]) + count * block_bytes // block
-    if end > file_size:
-        raise SourceError(path, f"is truncated: tensor {name} ends at byte {end} of {file_size}")
+    name: str
+    kind: GGMLQuantizationType
+    shape: tuple[int, ...]
+    rows: NDArray[np.uint8]
 
 
 class GgufFile:
@@ -53,11 +44,14 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._reader = _CheckedReader(path)
-            self.tensors: dict[str, ReaderTensor] = {tensor.name: tensor for tensor in self._reader.tensors}
-        except (ValueError, IndexError, KeyError, OverflowError) as error:
-            raise SourceError(path, f"is damaged, truncated or not GGUF: {error}") from error
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                raise SourceError(path, "is empty")
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        header = read_header(path, data)
+        self._metadata = header.metadata
+        self._bytes = np.frombuffer(data, np.uint8)
+        self.tensors = {info.name: self._stored(info) for info in header.tensors}
 
     def metadata(self, key: str, kind: type[T], default: T | None = None) -> T:
         """The value of a key; refuses an absent one (without a default) or one of another type."""
@@ -74,5 +68,24 @@ class GgufFile:
 
     def find(self, key: str) -> Any:  # noqa: ANN401 - GGUF values are of any type
         """The value of a key, or None."""
-        field = self._reader.fields.get(key)
-        return None if field is None else field.contents()
+        return self._metadata.get(key)
+
+    def _stored(self, info: TensorInfo) -> StoredTensor:
+        member = _KINDS.get(info.kind)
+        name = member.name if member is not None else f"number {info.kind}"
+        if member is None or name not in SUPPORTED_TYPES:
+            supported = ", ".join(SUPPORTED_TYPES)
+            raise SourceError(
+                self.path, f"tensor {info.name}: type {name} is unsupported; supported: {supported}"
+            )
+        values, size = GGML_QUANT_SIZES[member]
+        width, count = info.extents[0], math.prod(info.extents)
+        if width % values or not count:
+            raise SourceError(self.path, f"tensor {info.name}: rows of {width} values do not fit type {name}")
+        end = info.start + count // values * size
+        if end > len(self._bytes):
+            raise SourceError(
+                self.path, f"is truncated: tensor {info.name} ends at byte {end} of {len(self._bytes)}"
+            )
+        rows = self._bytes[info.start : end].reshape(-1, width // values * size)
+        return StoredTensor(info.name, member, info.extents[::-1], rows)

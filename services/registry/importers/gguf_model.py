@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from services.registry.importers.gguf_config import config_of
+from services.registry.importers.families import parse_config
+from services.registry.importers.gguf_config import config_of, family_of
 from services.registry.importers.gguf_file import GgufFile
 from services.registry.importers.gguf_tensors import tensors_of
 from services.registry.importers.gguf_tokenizer import vocabulary_of
-from services.registry.importers.llama import parse_config
 from services.registry.importers.source import ModelSource
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def open_gguf(path: Path, origin: str) -> ModelSource:
     """Check the whole file but its weights' values, which are checked as they are written."""
     file = GgufFile(path)
+    family = family_of(file)
     vocabulary = vocabulary_of(file)
     document = config_of(file, vocabulary.size, vocabulary.eos_token_ids, vocabulary.bos_token_id)
-    text = json.dumps(document, indent=2) + "\n"
-    config = parse_config(path, text)
+    config, config_json = parse_config(path, json.dumps(document))
     return ModelSource(
         config=config,
-        config_json=text,
-        tensors=tensors_of(file, config),
+        config_json=config_json,
+        tensors=tensors_of(file, family, config),
         tokenizer_json=vocabulary.tokenizer_json,
         chat_template=file.metadata("tokenizer.chat_template", str, "") or None,
         eos_token_ids=vocabulary.eos_token_ids,

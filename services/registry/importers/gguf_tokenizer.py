@@ -1,24 +1,26 @@
-"""tokenizer.json from GGUF metadata: byte-level BPE whose pre-tokenizer is known exactly."""
+"""tokenizer.json from GGUF metadata."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, processors
 
+from services.registry.importers import gguf_bpe, gguf_sentencepiece
+from services.registry.importers.gguf_tokens import CONTROL, USER_DEFINED, read_tokens
 from services.registry.importers.source import SourceError
 
 if TYPE_CHECKING:
-    from services.registry.importers.gguf_file import GgufFile
+    from tokenizers import Tokenizer
 
-_CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
-_KNOWN_TYPES = {1, 2, _CONTROL, _USER_DEFINED, _UNUSED}
+    from services.registry.importers.gguf_file import GgufFile
+    from services.registry.importers.gguf_tokens import Tokens
+
+_MODELS = {"gpt2": gguf_bpe, "llama": gguf_sentencepiece}
 _STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
-_LLAMA3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
+# Ends of a turn that converters do not always name by a key.
+_TURN_ENDS = frozenset({"<end_of_turn>", "<|im_end|>", "<|eot_id|>"})
 
 
 @dataclass(frozen=True)
@@ -33,87 +35,54 @@ class Vocabulary:
 
 def vocabulary_of(file: GgufFile) -> Vocabulary:
     """Rebuild the tokenizer; BOS, where the model wants it, is added by the post-processor."""
-    model = file.metadata("tokenizer.ggml.model", str)
-    if model != "gpt2":
+    name = file.metadata("tokenizer.ggml.model", str)
+    if name not in _MODELS:
+        supported = ", ".join(_MODELS)
         raise SourceError(
-            file.path, f"metadata tokenizer.ggml.model: {model} is unsupported; supported: gpt2"
+            file.path, f"metadata tokenizer.ggml.model: {name} is unsupported; supported: {supported}"
         )
-    pre = file.metadata("tokenizer.ggml.pre", str, "none")
-    if pre not in PRE_TOKENIZERS:
-        supported = ", ".join(sorted(PRE_TOKENIZERS))
-        raise SourceError(
-            file.path, f"metadata tokenizer.ggml.pre: {pre} is unsupported; supported: {supported}"
-        )
-    tokens = file.metadata("tokenizer.ggml.tokens", list)
-    types = file.metadata("tokenizer.ggml.token_type", list, [1] * len(tokens))
-    if len(types) != len(tokens) or set(types) - _KNOWN_TYPES:
-        raise SourceError(file.path, "metadata tokenizer.ggml.token_type does not fit the tokens")
-    tokenizer = _tokenizer(file, pre, tokens, types)
+    model = _MODELS[name]
+    tokens = read_tokens(file)
+    tokenizer = model.build(file, tokens)
+    _add_tokens(tokenizer, tokens)
     bos = _token_id(file, "bos_token_id", tokens)
-    if file.metadata("tokenizer.ggml.add_bos_token", bool, pre in _LLAMA3_NAMES):
-        if bos is None:
-            raise SourceError(file.path, "metadata tokenizer.ggml.bos_token_id is missing")
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{tokens[bos]} $A", special_tokens=[(tokens[bos], bos)]
-        )
-    found = (_token_id(file, key, tokens) for key in _STOP_KEYS)
-    stops = tuple(sorted({token_id for token_id in found if token_id is not None}))
-    return Vocabulary(tokenizer.to_str(), len(tokens), stops, bos)
+    if file.metadata("tokenizer.ggml.add_bos_token", bool, model.adds_bos(file)):
+        _prepend_bos(file, tokenizer, tokens, bos)
+    return Vocabulary(tokenizer.to_str(), len(tokens.texts), _stops(file, tokens), bos)
 
 
-def _tokenizer(file: GgufFile, pre: str, tokens: list[str], types: list[int]) -> Tokenizer:
-    vocab = {token: index for index, token in enumerate(tokens) if types[index] != _UNUSED}
-    if len(vocab) != len(tokens) - types.count(_UNUSED):
-        raise SourceError(file.path, "metadata tokenizer.ggml.tokens holds a token twice")
-    merges = [_merge(file, line, vocab) for line in file.metadata("tokenizer.ggml.merges", list)]
-    tokenizer = Tokenizer(models.BPE(vocab, merges, ignore_merges=pre in _LLAMA3_NAMES))
-    tokenizer.pre_tokenizer = PRE_TOKENIZERS[pre]
-    tokenizer.decoder = decoders.ByteLevel()
-    for token, kind in zip(tokens, types, strict=True):
-        if kind == _CONTROL:
-            tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
-        elif kind == _USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
-    return tokenizer
+def _add_tokens(tokenizer: Tokenizer, tokens: Tokens) -> None:
+    """Control and user-defined tokens match before anything else does; only control ones are special."""
+    added = {
+        kind: [AddedToken(text, special=kind == CONTROL, normalized=False) for text in tokens.of_kind(kind)]
+        for kind in (CONTROL, USER_DEFINED)
+    }
+    tokenizer.add_special_tokens(added[CONTROL])
+    tokenizer.add_tokens(added[USER_DEFINED])
 
 
-def _merge(file: GgufFile, line: str, vocab: dict[str, int]) -> tuple[str, str]:
-    left, _, right = line.partition(" ")
-    if not {left, right, left + right} <= vocab.keys():
-        raise SourceError(file.path, f"metadata tokenizer.ggml.merges: {line!r} names no token")
-    return left, right
+def _prepend_bos(file: GgufFile, tokenizer: Tokenizer, tokens: Tokens, bos: int | None) -> None:
+    if bos is None:
+        raise SourceError(file.path, "metadata tokenizer.ggml.bos_token_id is missing")
+    text = tokens.texts[bos]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[f"{text}:0", "$A:0"], special_tokens=[(text, bos)]
+    )
 
 
-def _token_id(file: GgufFile, key: str, tokens: list[str]) -> int | None:
+def _stops(file: GgufFile, tokens: Tokens) -> tuple[int, ...]:
+    named = (_token_id(file, key, tokens) for key in _STOP_KEYS)
+    ends = (index for index, text in enumerate(tokens.texts) if text in _TURN_ENDS)
+    stops = {index for index in named if index is not None}
+    return tuple(sorted(stops | {index for index in ends if tokens.kinds[index] == CONTROL}))
+
+
+def _token_id(file: GgufFile, key: str, tokens: Tokens) -> int | None:
     value = file.find(f"tokenizer.ggml.{key}")
     if value is None:
         return None
-    if not isinstance(value, int) or not 0 <= value < len(tokens):
+    if not isinstance(value, int) or not 0 <= value < len(tokens.texts):
         raise SourceError(
-            file.path, f"metadata tokenizer.ggml.{key}: {value} is not among {len(tokens)} tokens"
+            file.path, f"metadata tokenizer.ggml.{key}: {value} is not among {len(tokens.texts)} tokens"
         )
     return value
-
-
-def _digits_apart() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-
-
-def _llama3() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_LLAMA3_SPLIT), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-
-
-_LLAMA3_NAMES = ("llama-bpe", "llama-v3", "llama3")
-PRE_TOKENIZERS: dict[str, pre_tokenizers.PreTokenizer] = {
-    "gpt-2": pre_tokenizers.ByteLevel(add_prefix_space=False),
-    "smollm": _digits_apart(),
-    "starcoder": _digits_apart(),
-    **{name: _llama3() for name in _LLAMA3_NAMES},
-}

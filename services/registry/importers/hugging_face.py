@@ -10,26 +10,27 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from services.registry.importers import safetensors_file
-from services.registry.importers.llama import parse_config
+from services.registry.importers.families import gemma3_wrapper, is_wrapped, parse_config
 from services.registry.importers.source import ModelSource, SourceError, Tensor
 
 if TYPE_CHECKING:
-    from services.registry.importers.llama import LlamaConfig
+    from services.registry.importers.families.decoder import DecoderConfig
     from services.registry.importers.safetensors_file import Entry
 
 _INDEX = "model.safetensors.index.json"
+_VISION_MARK = "<image_soft_token>"
 _RECOMPUTED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
 
 def open_directory(directory: Path, origin: str) -> ModelSource:
     """Check configuration, tokenizer and every tensor's name, type, shape and extent."""
-    config_json = _read(directory / "config.json")
-    config = parse_config(directory / "config.json", config_json)
+    original = _read(directory / "config.json")
+    config, config_json = parse_config(directory / "config.json", original)
     ids = _object(directory / "config.json") | _object(directory / "generation_config.json", optional=True)
     return ModelSource(
         config=config,
         config_json=config_json,
-        tensors=_tensors(directory, config),
+        tensors=_tensors(directory, config, wrapped=is_wrapped(original)),
         tokenizer_json=_tokenizer(directory / "tokenizer.json", config),
         chat_template=_chat_template(directory),
         eos_token_ids=_token_ids(directory, "eos_token_id", ids, config),
@@ -60,8 +61,11 @@ def _object(path: Path, *, optional: bool = False) -> dict[str, Any]:
     return document
 
 
-def _tensors(directory: Path, config: LlamaConfig) -> list[Tensor]:
+def _tensors(directory: Path, config: DecoderConfig, *, wrapped: bool) -> list[Tensor]:
     found, listing = _entries(directory)
+    if wrapped:
+        named = ((gemma3_wrapper.text_tensor(name), entry) for name, entry in found.items())
+        found = {name: entry for name, entry in named if name is not None}
     shapes = config.tensor_shapes()
     for name in sorted(found.keys() - shapes.keys()):
         # A tied head is a copy of the embeddings, and rotary tables follow from the configuration.
@@ -107,18 +111,29 @@ def _shard(directory: Path, name: str) -> dict[str, Entry]:
     return safetensors_file.read_header(path)
 
 
-def _tokenizer(path: Path, config: LlamaConfig) -> str:
+def _tokenizer(path: Path, config: DecoderConfig) -> str:
     text = _read(path)
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower
         raise SourceError(path, f"is not a tokenizer: {error}") from error
-    highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    if vocab.get(_VISION_MARK, -1) == config.vocab_size:
+        del vocab[_VISION_MARK]
+        text = _without_vision_mark(text)
+    highest = max(vocab.values(), default=-1)
     if not 0 <= highest < config.vocab_size:
         raise SourceError(
             path, f"has token id {highest}, the configuration allows 0 to {config.vocab_size - 1}"
         )
     return text
+
+
+def _without_vision_mark(text: str) -> str:
+    """Gemma 3 has one tokenizer, whose last token only the models with vision embed."""
+    document = json.loads(text)
+    kept = [token for token in document["added_tokens"] if token["content"] != _VISION_MARK]
+    return json.dumps(document | {"added_tokens": kept}, ensure_ascii=False)
 
 
 def _chat_template(directory: Path) -> str | None:
@@ -132,7 +147,7 @@ def _chat_template(directory: Path) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _token_ids(directory: Path, key: str, document: dict[str, Any], config: LlamaConfig) -> tuple[int, ...]:
+def _token_ids(directory: Path, key: str, document: dict[str, Any], config: DecoderConfig) -> tuple[int, ...]:
     value = document.get(key)
     ids = value if isinstance(value, list) else [] if value is None else [value]
     for token_id in ids:

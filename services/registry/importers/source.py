@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from kit.artifacts import ArtifactError
 
 if TYPE_CHECKING:
-    from services.registry.importers.llama import LlamaConfig
+    from services.registry.importers.families.decoder import DecoderConfig
 
 ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 
@@ -41,7 +41,7 @@ class Tensor:
 class ModelSource:
     """A model that was checked and is ready to be written."""
 
-    config: LlamaConfig
+    config: DecoderConfig
     config_json: str
     tensors: list[Tensor]
     tokenizer_json: str

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from kit import artifacts
-from services.registry.importers.gguf_config import llama3_divisors
+from services.registry.importers.gguf_rope import llama3_divisors
 from services.registry.importers.source import SourceError
 from services.registry.importing import import_model
 from tests.unit.registry.foreign import VOCAB, GgufSpec, gguf_weights, read_weights, weights
@@ -145,9 +145,15 @@ def test_bos_is_added_to_raw_prompts_as_the_file_says(
 @pytest.mark.parametrize(
     ("spoiled", "match"),
     [
-        ({"pre": "mystery"}, r"tokenizer\.ggml\.pre: mystery is unsupported; supported: gpt-2, llama-bpe"),
-        ({"tokenizer_model": "llama"}, r"tokenizer\.ggml\.model: llama is unsupported; supported: gpt2"),
-        ({"architecture": "falcon"}, "architecture falcon is unsupported; supported: llama"),
+        (
+            {"pre": "mystery"},
+            r"tokenizer\.ggml\.pre: mystery is unsupported; supported: deepseek-r1-qwen, gpt-2, llama-bpe",
+        ),
+        ({"tokenizer_model": "t5"}, r"tokenizer\.ggml\.model: t5 is unsupported; supported: gpt2, llama"),
+        (
+            {"architecture": "falcon"},
+            "architecture falcon is unsupported; supported: llama, qwen2, qwen3, qwen3moe, gemma3",
+        ),
         ({"merges": ["h e", "q zzz"]}, r"merges: 'q zzz' names no token"),
         ({"tokens": ["<s>"] * VOCAB}, r"tokenizer\.ggml\.tokens holds a token twice"),
     ],
@@ -161,12 +167,12 @@ def test_unsupported_or_broken_metadata_is_refused_by_key(
 def test_an_unsupported_type_is_refused_by_tensor_with_the_supported_ones(tmp_path: Path) -> None:
     tensors = gguf_weights(weights())
     del tensors["blk.1.ffn_up.weight"]
-    block = np.zeros((96, 144), dtype=np.uint8)
-    spec = GgufSpec(tensors=tensors, raw={"blk.1.ffn_up.weight": (block, Kind.Q4_K)})
+    block = np.zeros((96, 84), dtype=np.uint8)
+    spec = GgufSpec(tensors=tensors, raw={"blk.1.ffn_up.weight": (block, Kind.Q2_K)})
     assert_refused(
         tmp_path,
         spec,
-        r"tiny\.gguf: tensor blk\.1\.ffn_up\.weight: type Q4_K .*F32, F16, BF16, Q8_0, Q4_0, Q4_1",
+        r"tiny\.gguf: tensor blk\.1\.ffn_up\.weight: type Q2_K .*F32, F16, BF16, Q8_0, .*Q6_K",
     )
 
 
@@ -209,7 +215,12 @@ def test_wrong_tensors_are_refused_by_name_and_leave_nothing(tmp_path: Path, spo
 @pytest.mark.parametrize(
     ("keep", "match"),
     [
-        *((keep, "is damaged, truncated or not GGUF") for keep in (0, 3, 20, 3000)),
+        (0, "is empty"),
+        (3, "is truncated or damaged in its first bytes"),
+        (20, "is truncated or damaged in its first bytes"),
+        (60, "is truncated or damaged in metadata general.architecture"),
+        (3000, r"is truncated or damaged in metadata tokenizer\.ggml\.tokens"),
+        (4780, r"is truncated or damaged in the entry of tensor \d+ of 21"),
         (-100, r"is truncated: tensor \S+\.weight ends at byte"),
     ],
 )
