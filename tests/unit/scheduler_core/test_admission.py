@@ -129,6 +129,9 @@ def test_an_empty_queue_takes_any_request_that_fits():
     harness = Harness(replace(LIMITS, max_queue_s=1e-9, max_queue_pools=1e-9))
     assert admitted(harness, 60, 30)
     assert not admitted(harness, 1, 1)
+    harness.step()
+    assert admitted(harness, 60, 30), "a full worker is no queue"
+    assert not admitted(harness, 1, 1)
 
 
 MEDIUM = replace(LARGE, page_count=256, slot_count=32)

@@ -106,3 +106,11 @@ def test_a_skipped_step_is_an_error():
     harness.plan()
     with pytest.raises(StepOutOfOrder):
         harness.lane.commit("w0", harness.results["w0"][1], harness.now)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_step_is_timed_from_when_its_worker_could_begin(depth):
+    harness = Harness(replace(LIMITS, pipeline_depth=depth))
+    harness.submit(4, 30)
+    harness.run()
+    assert harness.lane._rates.decode.predict(1) == pytest.approx(harness.step_s)

@@ -179,3 +179,27 @@ def test_fresh_sequence_ids_are_never_reused_and_a_resumed_one_is_new():
     resumed = [new for new in added if len(new.token_ids) > new.prompt_len]
     assert resumed
     assert all(new.prompt_len == 8 for new in resumed)
+
+
+def test_preemption_is_not_mistaken_for_a_prefix_hit():
+    harness = Harness(replace(LIMITS, watermark=0.0), replace(CAPACITY, page_count=12))
+    for _ in range(3):
+        harness.submit(8, 20)
+    harness.run()
+    assert harness.lane.counters.preemptions > 0
+    assert all(caller.end.cached_tokens == 0 for caller in harness.callers.values())
+
+
+def test_each_preemption_raises_the_protection_by_a_class():
+    harness = Harness(replace(LIMITS, watermark=0.0), replace(CAPACITY, page_count=12))
+    batch = harness.submit(8, 30, priority=Priority.BATCH)
+    for _ in range(600):
+        if harness.reason(batch) is not None:
+            break
+        while harness.lane.status().waiting < 2:
+            harness.submit(8, 20, priority=Priority.STANDARD)
+        harness.step()
+    assert harness.tokens(batch) == harness.expected(batch)
+    assert harness.lane.counters.preemptions > 0
+    resumed = [new for plan in harness.plans for new in plan.add if new.sampling.seed == batch]
+    assert len(resumed) <= 3
