@@ -27,7 +27,6 @@ class Group:
     """
 
     tokens: slice
-    rows: int
     pages: torch.Tensor
     mask: torch.Tensor
     gathered: torch.Tensor
@@ -53,7 +52,6 @@ def _plan_group(batch: Batch, pool: PagePool, queries_per_kv_head: int, rows: sl
     working = torch.float32 if pool.data.device.type == "cpu" else pool.data.dtype
     return Group(
         tokens=slice(start, start + int(counts.sum())),
-        rows=len(counts),
         pages=pages.view(-1),
         mask=mask.to(device=pages.device, dtype=working),
         gathered=pool.data.new_empty(pages.numel(), pool.layers[0].shape[1]),
