@@ -57,6 +57,7 @@ class Closer:
                 await asyncio.gather(*(self._append(closing) for closing in batch))
                 for _ in batch:
                     self._waiting.popleft()
+            self._desk.backpressure = None
             self._empty.set()
 
     async def _append(self, closing: Closing) -> None:
@@ -68,11 +69,11 @@ class Closer:
             try:
                 await self._outbox.append(subject, msg_id, event.SerializeToString())
             except OutboxFull as error:
+                if self._desk.backpressure is None:
+                    _log.error("outbox is full, new work is refused")
                 self._desk.backpressure = error
-                _log.error("outbox is full")
                 await asyncio.sleep(RETRY_S)
             else:
-                self._desk.backpressure = None
                 return
 
 
