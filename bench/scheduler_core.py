@@ -35,7 +35,8 @@ def result_of(plan: StepPlan) -> StepResult:
 def measure(sequences: int, depth: int = 1, steps: int = 200) -> list[float]:
     """Return milliseconds of plan() + commit() + effects() of steps in which all sequences decode."""
     lane = filled_lane(sequences, depth)
-    now, found = 0.0, []
+    now = 0.0
+    found: list[float] = []
     while len(found) < steps:
         now += 0.01
         begin = time.perf_counter()
