@@ -13,7 +13,8 @@ class SchedulerConfig(ServiceConfig):
     scheduler_listen: str = "127.0.0.1:0"
     pipeline_depth: int = Field(default=1, ge=1, le=2)
     chunk_tokens: int = Field(default=128, ge=1)
-    max_queue_s: float = Field(default=30.0, gt=0)
+    # Callers who cannot wait that long say so with a deadline.
+    max_queue_s: float = Field(default=120.0, gt=0)
     lease_s: float = Field(default=10.0, gt=0)
     step_timeout_s: float = Field(default=30.0, gt=0)
     vacant_s: float = Field(default=60.0, ge=0)
