@@ -73,7 +73,6 @@ class StepLoop:
         """Start planning for a worker."""
         now = self.clock()
         self._replicas[replica.replica_id] = replica
-        self._probed[replica.worker.model_version] = now
         self.desk.attach(replica.worker, now)
         self.wake()
 

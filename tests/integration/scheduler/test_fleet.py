@@ -88,7 +88,7 @@ async def test_a_hung_step_loses_the_worker_and_attaches_again_under_a_new_epoch
     gateway = await house.gateway()
     worker.open.clear()
     await gateway.submit(1, output=3)
-    await eventually(lambda: len(worker.plans) >= 2)
+    await eventually(lambda: len({plan.epoch for plan in worker.plans}) == 2)
     worker.open.set()
     await eventually(lambda: gateway.seen[1].request_end)
     assert gateway.seen[1].tokens == [4, 5, 6]
