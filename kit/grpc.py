@@ -26,19 +26,13 @@ Options = tuple[tuple[str, Any], ...]
 class Server:
     """A grpc.aio server with health, reflection and the error contract. Add servicers to `aio` first."""
 
-    def __init__(
-        self,
-        listen: str,
-        *,
-        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
-        max_message_bytes: int = MESSAGE_BYTES,
-    ) -> None:
+    def __init__(self, listen: str, *, max_message_bytes: int = MESSAGE_BYTES) -> None:
         options = (
             ("grpc.so_reuseport", 0),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 20_000),
             *_common_options(max_message_bytes),
         )
-        self.aio = grpc.aio.server(interceptors=[ErrorInterceptor(), *interceptors], options=options)
+        self.aio = grpc.aio.server(interceptors=[ErrorInterceptor()], options=options)
         self._listen = listen
         self._health = health.aio.HealthServicer()
 

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from kit import log
-from kit.errors import Code, ServiceError
+from kit.errors import Code, ServiceError, invalid
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     Behaviour = Callable[..., Any]
+    Parse = Callable[[Any], Any]
     Context = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]
 
@@ -78,7 +80,10 @@ def _code(code: grpc.StatusCode) -> Code:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every handler so that a caller always gets a status of the error contract."""
+    """Wraps every handler so that a caller always gets a status of the error contract.
+
+    A single request is parsed inside the wrapper, where a refusal can still be said.
+    """
 
     async def intercept_service(
         self,
@@ -94,33 +99,43 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         inner: Behaviour = getattr(handler, kind)
         wrap = _wrap_generator if inspect.isasyncgenfunction(inner) else _wrap_coroutine
         make: Callable[..., Handler] = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make(wrap(inner, method), handler.request_deserializer, handler.response_serializer)
+        if handler.request_streaming or handler.request_deserializer is None:
+            wrapped = wrap(inner, method, lambda request: request)
+            return make(wrapped, handler.request_deserializer, handler.response_serializer)
+        return make(wrap(inner, method, handler.request_deserializer), None, handler.response_serializer)
 
 
 def _arity(streaming: bool) -> str:
     return "stream" if streaming else "unary"
 
 
-def _wrap_coroutine(inner: Behaviour, method: str) -> Behaviour:
+def _wrap_coroutine(inner: Behaviour, method: str, parse: Parse) -> Behaviour:
     async def call(request: object, context: Context) -> object:
         try:
-            return await inner(request, context)
+            return await inner(_parsed(request, parse), context)
         except (Exception, asyncio.CancelledError) as error:
             await _abort(error, context, method)
 
     return call
 
 
-def _wrap_generator(inner: Behaviour, method: str) -> Behaviour:
+def _wrap_generator(inner: Behaviour, method: str, parse: Parse) -> Behaviour:
     async def call(request: object, context: Context) -> AsyncIterator[object]:
         try:
-            async with aclosing(inner(request, context)) as messages:
+            async with aclosing(inner(_parsed(request, parse), context)) as messages:
                 async for message in messages:
                     yield message
         except (Exception, asyncio.CancelledError) as error:
             await _abort(error, context, method)
 
     return call
+
+
+def _parsed(request: object, parse: Parse) -> object:
+    try:
+        return parse(request)
+    except (DecodeError, UnicodeDecodeError):
+        raise invalid("request", "the message cannot be read: it is no such proto, or not UTF-8") from None
 
 
 async def _abort(error: BaseException, context: Context, method: str) -> NoReturn:

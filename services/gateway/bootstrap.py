@@ -12,7 +12,6 @@ from kit import lifecycle, log, metrics
 from kit.bus import Bus, KvView
 from kit.outbox import Outbox
 from services.gateway.adapters import keys, routes
-from services.gateway.adapters.grpc_requests import ParsingInterceptor
 from services.gateway.adapters.health import Health
 from services.gateway.adapters.http.native import NativeFace
 from services.gateway.adapters.http.openai import OpenAIFace
@@ -125,7 +124,7 @@ def assemble(
     registry.register(LiveState(generations, outbox))
     views: list[KvView[Any]] = [key_view, route_view]
     health = Health(generations=generations, lane=lane, views=views, routes=route_table, records=records)
-    server = kit_grpc.Server(config.grpc_listen, interceptors=[ParsingInterceptor()])
+    server = kit_grpc.Server(config.grpc_listen)
     servicer = InferenceServicer(generations, keyring, meters.refused)
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.aio)
     faces: list[Face] = [

@@ -8,6 +8,8 @@ from kit import grpc as kit_grpc
 from kit.errors import Code, ServiceError, invalid
 
 PROMPT = "attack at dawn"
+PARSE = health_pb2.HealthCheckRequest.FromString
+UNREADABLE = {"no proto": b"\xff\xff", "no UTF-8": b"\x0a\x01\xff"}
 
 
 class Behaviours:
@@ -34,6 +36,8 @@ class Behaviours:
             "test.Echo",
             {
                 "Unary": grpc.unary_unary_rpc_method_handler(self.unary),
+                "Parsed": grpc.unary_unary_rpc_method_handler(self.unary, PARSE),
+                "ParsedStream": grpc.unary_stream_rpc_method_handler(self.stream, PARSE),
                 "Stream": grpc.unary_stream_rpc_method_handler(self.stream),
             },
         )
@@ -82,6 +86,17 @@ async def test_a_refusal_in_mid_stream_comes_after_what_was_sent(echo):
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await call.read()
     assert kit_grpc.service_error(failure.value).reason == "DRAINING"
+
+
+@pytest.mark.parametrize("raw", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("method", ["Parsed", "ParsedStream"])
+async def test_a_message_that_cannot_be_read_is_the_callers_fault(echo, method, raw):
+    make = echo.channel.unary_unary if method == "Parsed" else echo.channel.unary_stream
+    call = make(f"/test.Echo/{method}")(raw, timeout=5)
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await (call if method == "Parsed" else call.read())
+    refusal = kit_grpc.service_error(failure.value)
+    assert (refusal.code, refusal.field) == (Code.INVALID_ARGUMENT, "request")
 
 
 async def test_a_message_that_quotes_a_huge_input_still_fits_the_headers(echo):
