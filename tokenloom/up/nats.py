@@ -70,10 +70,19 @@ def config(port: int, store_dir: Path, passwords: Mapping[str, str]) -> str:
     document = {
         "listen": f"127.0.0.1:{port}",
         "server_name": "tokenloom",
-        "jetstream": {"store_dir": str(store_dir)},
+        "jetstream": jetstream(store_dir),
         "authorization": {"users": users},
     }
     return json.dumps(document, indent=1)
+
+
+def jetstream(store_dir: Path) -> dict[str, str]:
+    """JetStream that has an event on disk when it acknowledges it.
+
+    An outbox forgets what was acknowledged, and the default syncs every 2 minutes. Measured: 1,000 events/s
+    instead of 15,000, far above what one host generates.
+    """
+    return {"store_dir": str(store_dir), "sync_interval": "always"}
 
 
 def url(user: str, port: int, passwords: Mapping[str, str]) -> str:
