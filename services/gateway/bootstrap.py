@@ -156,6 +156,7 @@ async def _live(gateway: Gateway, stop: asyncio.Event, metrics_url: str) -> None
         *(_background("view", view.run()) for view in gateway.views),
         _background("lane", gateway.lane.run()),
         _background("readers", gateway.generations.watch_readers()),
+        _background("renewals", gateway.generations.keep_open()),
     ]
     try:
         await _serve(gateway, stop, tasks, metrics_url)

@@ -82,8 +82,10 @@ async def _publish_keys(
 async def _sweep(ledger: Ledger, publisher: keys.KeyPublisher, bus: Bus) -> NoReturn:
     while True:
         try:
-            counted.UNRESOLVED.set(await ledger.unresolved(_now_us()))
-            counted.CONSUMER_PENDING.set(await bus.consumer_pending(STREAM, DURABLE))
+            pending = await bus.consumer_pending(STREAM, DURABLE)
+            counted.CONSUMER_PENDING.set(pending)
+            if not pending:  # among what is not recorded yet may be their ends
+                counted.UNRESOLVED.set(await ledger.unresolved(_now_us()))
             await publisher.reconcile()
         except (LedgerUnavailable, BusError) as error:
             _log.warning("sweep postponed", error=str(error))

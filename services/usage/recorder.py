@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kit import log
 from services.usage.adapters import codec, metrics
+from services.usage.core.ledger import Renewal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,15 +28,20 @@ class Recorder:
     async def __call__(self, messages: Sequence[Message]) -> None:
         """Commit the batch, unreadable events to the audit; raises when the database is away."""
         entries: list[Entry] = []
+        renewals: list[Renewal] = []
         unreadable: list[bytes] = []
         for message in messages:
             try:
-                entries.append(codec.decode(message.subject, message.data))
+                event = codec.decode(message.subject, message.data, int(message.at * 1e6))
+                if isinstance(event, Renewal):
+                    renewals.append(event)
+                else:
+                    entries.append(event)
             except codec.UnreadableEvent as error:
                 _log.error("unreadable event", sequence=message.sequence, error=str(error))
                 unreadable.append(message.data)
         now_us = time.time_ns() // 1000
-        recorded = await self._ledger.record(entries, unreadable, now_us)
+        recorded = await self._ledger.record(entries, renewals, unreadable, now_us)
         metrics.EVENTS.inc(len(entries))
         metrics.ROWS_WRITTEN.inc(recorded.rows)
         for reason, count in recorded.audited.items():

@@ -32,3 +32,7 @@ def closed(request_id: int, *, epoch: int = 1, output: int = 87, tenant: str = "
     )
     event.closed_time.FromMicroseconds(at_us + 900_125)
     return event
+
+
+def renewed(*request_ids: int):
+    return events_pb2.UsageRenewed(request_id=request_ids)

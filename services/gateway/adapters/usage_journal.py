@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 import time
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,8 @@ from services.gateway.adapters.lane_codec import PROTO_REASONS
 from tokenloom.api.events.v1 import events_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from google.protobuf.timestamp_pb2 import Timestamp
 
     from kit.outbox import Outbox
@@ -23,6 +27,8 @@ _log = kit.log.get("usage")
 # The rest is kept for closing what is already running.
 _SHARE_FOR_NEW_WORK = 0.8
 _RETRY_S = 0.5
+# A renewal that waits behind others says nothing: it would come late, and many of them.
+_BEHIND_S = 5.0
 
 
 class OutboxJournal:
@@ -57,6 +63,14 @@ class OutboxJournal:
                 await asyncio.sleep(_RETRY_S)
             else:
                 return
+
+    async def renewed(self, request_ids: Sequence[int]) -> None:
+        """Say that these requests still run, unless NATS is away or the outbox is short of room."""
+        behind = self._outbox.oldest_age_s > _BEHIND_S or self._outbox.pending_bytes > self._room
+        if request_ids and not behind:
+            payload = events_pb2.UsageRenewed(request_id=request_ids).SerializeToString()
+            with contextlib.suppress(OutboxFull):
+                await self._outbox.append("usage.v1.renewed", f"{secrets.token_hex(8)}-renewed", payload)
 
     async def _append(self, kind: str, record: UsageRecord, payload: bytes) -> None:
         msg_id = f"{record.request_id}-{record.owner_epoch}-{kind}"

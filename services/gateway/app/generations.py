@@ -37,6 +37,8 @@ _log = log.get("generations")
 _SEED_BITS = 53  # exact in every JSON reader
 _RECENT = 4096
 _SWEEP_S = 1.0
+# Well within the 30 s that the ledger grants beyond a lease.
+_RENEW_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,12 @@ class Generations:
             now = time.monotonic()
             for generation in self.live:
                 generation.check_reader(now)
+
+    async def keep_open(self) -> None:
+        """Say, for ever, what still runs: however long that takes, its ledger row is not unresolved."""
+        while True:
+            await asyncio.sleep(_RENEW_S)
+            await self._ports.journal.renewed(list(self._live))
 
     async def drain(self, grace_s: float) -> None:
         """Refuse new work, let running work finish within the grace, then end what is left."""

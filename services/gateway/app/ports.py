@@ -203,7 +203,7 @@ class Tokenizers(Protocol):
 
 
 class UsageJournal(Protocol):
-    """Where usage events become durable; both calls return once they are."""
+    """Where usage events become durable; calls return once they are."""
 
     def check_room(self) -> None:
         """Raise USAGE_BACKPRESSURE when new work must be refused."""
@@ -213,6 +213,9 @@ class UsageJournal(Protocol):
 
     async def closed(self, record: UsageRecord, closed: Closed) -> None:
         """The request's terminal record; waits for room rather than lose it."""
+
+    async def renewed(self, request_ids: Sequence[int]) -> None:
+        """These requests still run; said only where it can be heard at once."""
 
 
 class Meter(Protocol):

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 from google.protobuf.message import DecodeError
 
-from services.usage.core.ledger import Closing, Entry
+from services.usage.core.ledger import Closing, Entry, Renewal
 from tokenloom.api.events.v1 import events_pb2
 from tokenloom.api.inference.v1 import inference_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
-_OPENED, _CLOSED = "usage.v1.opened.", "usage.v1.closed."
+_OPENED, _CLOSED, _RENEWED = "usage.v1.opened.", "usage.v1.closed.", "usage.v1.renewed"
 _MAX_TEXT = 256
 _MAX_SECONDS = 253_402_300_800  # the year 10000
 _TEXTS = ("tenant_id", "model_version", "tokenizer_version", "runtime_revision")
@@ -28,14 +28,16 @@ class UnreadableEvent(Exception):  # noqa: N818
     """The event makes no ledger row; the message names what is wrong and quotes nothing."""
 
 
-def decode(subject: str, payload: bytes) -> Entry:
-    """Read the event that was published on `subject`."""
+def decode(subject: str, payload: bytes, stored_us: int) -> Entry | Renewal:
+    """Read the event that was published on `subject` and stored at `stored_us`."""
     try:
         if subject.startswith(_OPENED):
             return _entry(events_pb2.UsageOpened.FromString(payload), None)
         if subject.startswith(_CLOSED):
             closed = events_pb2.UsageClosed.FromString(payload)
             return _entry(closed.opened, _closing(closed))
+        if subject == _RENEWED:
+            return Renewal(frozenset(events_pb2.UsageRenewed.FromString(payload).request_id), stored_us)
     except DecodeError:
         raise UnreadableEvent("not a usage event") from None
     raise UnreadableEvent("unknown kind of usage event")

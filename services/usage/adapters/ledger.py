@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, fields
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
 from services.usage.adapters import codec
 from services.usage.adapters.schema import audit, ledger
-from services.usage.core.ledger import Audit, AuditReason, Closing, Entry, Row, merge
+from services.usage.core.ledger import Audit, AuditReason, Closing, Entry, Row, merge, renew
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from services.usage.adapters.database import Database
+    from services.usage.core.ledger import Renewal
     from services.usage.core.listing import Query
 
 _CLOSING = tuple(field.name for field in fields(Closing))
 _ENTRY = tuple(field.name for field in fields(Entry) if field.name != "closing")
+# A statement takes a bounded number of parameters.
+_IDS_A_QUERY = 1000
 _NOT_CLOSED = dict.fromkeys(_CLOSING, 0) | {"closed_us": None}
 _UPDATE = (
     sa.update(ledger)
@@ -44,15 +48,24 @@ class Ledger:
         self._database = database
         self._window_us = int(window_s * 1_000_000)
 
-    async def record(self, entries: Sequence[Entry], unreadable: Sequence[bytes], now_us: int) -> Recorded:
+    async def record(
+        self,
+        entries: Sequence[Entry],
+        renewals: Sequence[Renewal],
+        unreadable: Sequence[bytes],
+        now_us: int,
+    ) -> Recorded:
         """Store a batch in one transaction; recording the same events again changes nothing."""
+        heard = _last_heard(renewals)
         async with self._database.transaction() as connection:
-            stored = await _rows(connection, {entry.request_id for entry in entries})
+            stored = await _rows(connection, {entry.request_id for entry in entries} | heard.keys())
             rows, losers = dict(stored), list[Audit]()
             for entry in entries:
                 row, loser = merge(rows.get(entry.request_id), entry, now_us, self._window_us)
                 rows[entry.request_id] = row
                 losers += [loser] if loser else []
+            for request_id in heard.keys() & rows.keys():
+                rows[request_id] = renew(rows[request_id], heard[request_id], self._window_us)
             changed = [row for key, row in rows.items() if row != stored.get(key)]
             await _write(connection, changed, stored.keys())
             records = [_audit_record(x, now_us) for x in losers] + [_poison(x, now_us) for x in unreadable]
@@ -72,10 +85,23 @@ class Ledger:
             return int((await connection.execute(count)).scalar_one())
 
 
+def _last_heard(renewals: Iterable[Renewal]) -> dict[int, int]:
+    heard: dict[int, int] = {}
+    for renewal in renewals:
+        for request_id in renewal.request_ids:
+            heard[request_id] = max(heard.get(request_id, 0), renewal.heard_us)
+    return heard
+
+
 async def _rows(connection: AsyncConnection, request_ids: Iterable[int]) -> dict[int, Row]:
-    # Locked, so that two services that record the same request take turns.
-    select = sa.select(ledger).where(ledger.c.request_id.in_(sorted(request_ids))).with_for_update()
-    return {record["request_id"]: _row(record) for record in (await connection.execute(select)).mappings()}
+    rows: dict[int, Row] = {}
+    wanted = iter(sorted(request_ids))
+    while some := list(islice(wanted, _IDS_A_QUERY)):
+        # Locked, so that two services that record the same request take turns.
+        select = sa.select(ledger).where(ledger.c.request_id.in_(some)).with_for_update()
+        for record in (await connection.execute(select)).mappings():
+            rows[record["request_id"]] = _row(record)
+    return rows
 
 
 async def _write(connection: AsyncConnection, rows: Sequence[Row], stored: Iterable[int]) -> None:

@@ -1,13 +1,14 @@
 """The rule of the ledger: which event makes a request's row, and when the row stops changing.
 
 Events of one request may come in any order, repeated and from several owners. Within the window the row is
-the maximum of what came, so that order does not matter; after it a closed row never changes.
+the maximum of what came, so that order does not matter; after it a closed row never changes. An open row
+counts as unresolved one window after its owner was last heard of.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 SETTLING_S = 30.0
@@ -70,6 +71,14 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Renewal:
+    """An owner's word, stored at `heard_us`, that these requests still run."""
+
+    request_ids: frozenset[int]
+    heard_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """A request's row. At `settles_us` an open one counts as unresolved and a closed one is final."""
 
@@ -101,6 +110,13 @@ def merge(row: Row | None, event: Entry, now_us: int, window_us: int) -> tuple[R
     if event.outranks(row.entry):
         return Row(event, now_us + window_us), _audit(row.entry, AuditReason.SUPERSEDED)
     return row, _audit(event, AuditReason.SUPERSEDED)
+
+
+def renew(row: Row, heard_us: int, window_us: int) -> Row:
+    """Let an open row wait for a window from when its owner was heard; a closed one stays as it is."""
+    if row.entry.closing:
+        return row
+    return replace(row, settles_us=max(row.settles_us, heard_us + window_us))
 
 
 def _audit(entry: Entry, reason: AuditReason) -> Audit | None:

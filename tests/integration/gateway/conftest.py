@@ -44,6 +44,7 @@ class Events:
 
     opened: list[events_pb2.UsageOpened]
     closed: list[events_pb2.UsageClosed]
+    renewed: list[events_pb2.UsageRenewed]
 
     def row(self) -> events_pb2.UsageClosed:
         assert len(self.opened) == 1, self.opened
@@ -99,16 +100,19 @@ class Platform:
 
     async def events(self, closed: int = 1) -> Events:
         """Every usage event, once `closed` requests are closed and all is published."""
-        found = Events([], [])
+        found = Events([], [], [])
 
         async def published() -> bool:
             found.opened.clear()
             found.closed.clear()
+            found.renewed.clear()
             info = await self.bus.js.stream_info("USAGE")
             for sequence in range(info.state.first_seq, info.state.last_seq + 1):
                 message = await self.bus.js.get_msg("USAGE", sequence)
                 if message.subject.startswith("usage.v1.opened."):
                     found.opened.append(events_pb2.UsageOpened.FromString(message.data))
+                elif message.subject == "usage.v1.renewed":
+                    found.renewed.append(events_pb2.UsageRenewed.FromString(message.data))
                 else:
                     found.closed.append(events_pb2.UsageClosed.FromString(message.data))
             return len(found.closed) >= closed

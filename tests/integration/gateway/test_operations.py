@@ -10,6 +10,7 @@ import grpc
 import httpx
 import pytest
 
+from services.gateway.app import generations
 from tests.integration.gateway.conftest import KEY, bearer, free_port, inference
 from tokenloom.api.inference.v1 import inference_pb2 as pb
 from tokenloom.api.scheduler.v1 import scheduler_pb2
@@ -90,6 +91,24 @@ async def test_streaming_goes_on_while_nats_is_away_and_usage_arrives_once(platf
     events = await platform.events(3)
     assert len(events.opened) == len(events.closed) == 3
     assert len({event.request_id for event in events.opened}) == 3
+
+
+async def test_a_long_request_is_renewed_until_it_closes(launch, monkeypatch):
+    monkeypatch.setattr(generations, "_RENEW_S", 0.05)
+    async with launch() as platform:
+
+        async def script(job):
+            job.accept()
+            await asyncio.sleep(0.2)
+            job.step(2)
+            job.end(1)
+
+        platform.scheduler.script = script
+        async with platform.http() as client:
+            await client.post("/v1/generations", json=GENERATE)
+        events = await platform.events()
+        assert 2 <= len(events.renewed) <= 4
+        assert all(list(event.request_id) == [platform.scheduler.job.id] for event in events.renewed)
 
 
 async def test_a_full_outbox_refuses_new_work_before_the_scheduler_hears_of_it(launch, nats_server):

@@ -14,7 +14,7 @@ from services.usage.adapters.schema import audit, metadata
 from services.usage.core.ledger import RowState
 from services.usage.core.listing import Position, page_token, query
 from services.usage.recorder import Recorder
-from tests.support.usage import BASE_US, closed, opened
+from tests.support.usage import BASE_US, closed, opened, renewed
 
 WINDOW_S = 60.0
 
@@ -24,10 +24,11 @@ def ledger(database):
     return Ledger(database, WINDOW_S)
 
 
-def message(event, kind=None):
+def message(event, kind=None, at=0.0):
     kind = kind or type(event).__name__.removeprefix("Usage").lower()
     data = event if isinstance(event, bytes) else event.SerializeToString()
-    return Message(f"usage.v1.{kind}.acme", data, sequence=1, at=0.0)
+    subject = f"usage.v1.{kind}" if kind == "renewed" else f"usage.v1.{kind}.acme"
+    return Message(subject, data, sequence=1, at=at)
 
 
 async def record(ledger, *events):
@@ -109,15 +110,34 @@ async def test_opened_without_closed_is_unresolved_counted_and_bills_nothing(dat
     assert await ledger.unresolved(later) == 0
 
 
+async def test_a_request_that_runs_for_hours_is_not_unresolved_while_its_owner_renews_it(ledger):
+    now = 2 * BASE_US / 1e6
+    batch = [opened(7), opened(8), closed(9), *(opened(i) for i in range(10, 13))]
+    await record(ledger, *batch)
+    await Recorder(ledger)([message(renewed(7, 9, *range(10, 3000)), at=now), message(renewed(404), at=now)])
+    assert await ledger.unresolved(int((now + WINDOW_S - 1) * 1e6)) == 1
+    states = {row.entry.request_id: row.state(int(now * 1e6)) for row in await rows(ledger)}
+    assert states[7] is states[12] is RowState.OPEN
+    assert (states[8], states[9]) == (RowState.UNRESOLVED, RowState.FINAL)
+    assert await ledger.unresolved(int((now + WINDOW_S) * 1e6)) == 5
+
+
+async def test_a_renewal_in_the_batch_of_its_opened_counts(ledger):
+    now = 2 * BASE_US / 1e6
+    await Recorder(ledger)([message(renewed(7), at=now), message(opened(7))])
+    assert await ledger.unresolved(int(now * 1e6)) == 0
+
+
 async def test_poison_events_are_audited_and_block_nothing(ledger, database):
     too_long = closed(9)
     too_long.opened.model_version = "x\0y"
     garbage = b"\xff\xff"
     batch = [message(garbage, "opened"), message(closed(7)), message(too_long), message(garbage, "opened")]
+    batch.append(message(b"\xff\xff\xff", "renewed"))
     await Recorder(ledger)(batch)
     await Recorder(ledger)(batch)
     assert [row.entry.request_id for row in await rows(ledger)] == [7]
-    assert await audited(database) == [(None, "unreadable")] * 2
+    assert await audited(database) == [(None, "unreadable")] * 3
 
 
 async def test_two_recorders_at_once_lose_and_double_nothing(database, database_url):

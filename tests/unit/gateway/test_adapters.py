@@ -175,3 +175,17 @@ async def test_a_closed_event_waits_for_room_rather_than_be_lost(tmp_path, monke
     await draining
     outbox.close()
     assert [msg_id for _, msg_id, _ in seen.events] == ["a", "7-2-closed"]
+
+
+async def test_a_renewal_is_not_said_where_nobody_hears_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(usage_journal, "_BEHIND_S", 0.01)
+    outbox = Outbox(tmp_path / "outbox")
+    outbox.open()
+    journal = OutboxJournal(outbox, 1 << 20)
+    await journal.renewed([])
+    assert outbox.pending == 0
+    await journal.renewed([7])
+    await asyncio.sleep(0.02)
+    await journal.renewed([7])  # NATS is away: the first one still waits
+    assert outbox.pending == 1
+    outbox.close()

@@ -9,14 +9,14 @@ SUBJECTS = {"UsageOpened": "usage.v1.opened.acme", "UsageClosed": "usage.v1.clos
 
 
 def read(event):
-    return decode(SUBJECTS[type(event).__name__], event.SerializeToString())
+    return decode(SUBJECTS[type(event).__name__], event.SerializeToString(), 0)
 
 
 @pytest.mark.parametrize("event", [opened(7), closed(7, epoch=2, output=3)])
 def test_an_event_survives_the_round_trip(event):
     entry = read(event)
     kind = "closed" if entry.closing else "opened"
-    assert decode(f"usage.v1.{kind}.acme", encode(entry)) == entry
+    assert decode(f"usage.v1.{kind}.acme", encode(entry), 0) == entry
 
 
 def changed(event, path, value):
@@ -67,4 +67,4 @@ def test_what_a_database_could_not_store_is_unreadable_and_named(path, value):
 )
 def test_garbage_is_unreadable(subject, payload):
     with pytest.raises(UnreadableEvent):
-        decode(subject, payload)
+        decode(subject, payload, 0)

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from services.usage.core.ledger import AuditReason, Closing, Entry, RowState, merge
+from services.usage.core.ledger import AuditReason, Closing, Entry, RowState, merge, renew
 
 WINDOW = 60_000_000
 OPENED = Entry(
@@ -76,3 +76,22 @@ def test_a_closing_resolves_an_unresolved_row_however_late():
     row, audit = merge(row, CLOSED, 100 * WINDOW, WINDOW)
     assert (row.entry, audit) == (CLOSED, None)
     assert row.state(100 * WINDOW) is RowState.CLOSED
+
+
+def test_a_row_whose_owner_is_heard_of_is_open_however_long_the_request_runs():
+    row, _ = merge(None, OPENED, 0, WINDOW)
+    for heard in range(WINDOW // 3, 20 * WINDOW, WINDOW // 3):
+        row = renew(row, heard, WINDOW)
+        assert row.state(heard + WINDOW - 1) is RowState.OPEN
+    assert row.state(heard + WINDOW) is RowState.UNRESOLVED
+
+
+def test_a_renewal_that_comes_late_or_again_shortens_and_lengthens_nothing():
+    row, _ = merge(None, OPENED, 0, WINDOW)
+    renewed = renew(row, 10, WINDOW)
+    assert renew(renewed, 10, WINDOW) == renew(renewed, 5, WINDOW) == renewed
+
+
+def test_a_renewal_does_not_keep_a_closed_row_from_being_final():
+    row, _ = merge(None, CLOSED, 0, WINDOW)
+    assert renew(row, WINDOW - 1, WINDOW) == row

@@ -2,10 +2,11 @@ import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from tokenloom.api.inference.v1 import inference_pb2 as _inference_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -62,6 +63,12 @@ class UsageClosed(_message.Message):
     total_ms: float
     closed_time: _timestamp_pb2.Timestamp
     def __init__(self, opened: _Optional[_Union[UsageOpened, _Mapping]] = ..., finish_reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ..., input_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., billable_tokens: _Optional[int] = ..., queue_ms: _Optional[float] = ..., ttft_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., closed_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class UsageRenewed(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WorkerChanged(_message.Message):
     __slots__ = ("worker_id", "target", "model_version", "availability", "incarnation")
