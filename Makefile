@@ -14,7 +14,7 @@ PROTOS := $(sort $(wildcard protos/tokenloom/api/*/v1/*.proto))
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
 	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $(PROTOS)
 
-.PHONY: help setup demo up test lint types protos protos-check protos-baseline lock
+.PHONY: help setup demo up test lint types protos protos-check protos-baseline lock compose-env compose-smoke
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -74,3 +74,13 @@ lock: ## resolve every dependency anew into requirements.lock
 			--unsafe-package torch --unsafe-package tokenloom --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-annotate \
 			$(ARGS) --output-file requirements.lock pyproject.toml; \
 		sed -i.bak '/^# WARNING: The following packages were not pinned/,$$d' requirements.lock; rm requirements.lock.bak
+
+compose-env: ## write .env with fresh secrets for docker-compose.yml, unless there is one
+	@if [ -e .env ]; then echo ".env is there already: left alone"; else \
+		(umask 077; $(PYTHON) deploy/environment.py > .env); echo "wrote .env"; fi
+
+compose-smoke: setup ## build the compose stack, bring it up, break it, upgrade it, restore it, remove it
+	@# The worker's image takes the build of torch that set-up takes.
+	@ls deploy/wheels/cpu/*.whl >/dev/null 2>&1 || $(BIN)/python -m pip download --disable-pip-version-check --quiet --no-deps \
+		--only-binary :all: $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) --dest deploy/wheels/cpu $(TORCH)
+	@$(BIN)/python -m tests.compose.smoke
