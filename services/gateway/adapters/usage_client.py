@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from kit.errors import Code, ServiceError
+from kit.errors import Code, ServiceError, invalid
 from kit.grpc import service_error
 
 if TYPE_CHECKING:
@@ -23,13 +23,14 @@ class UsageClient:
         self._stub = stub
 
     async def list(self, request: usage_pb2.ListUsageRequest) -> usage_pb2.ListUsageResponse:
-        """One page of rows; raises the service's refusal, or that it is away."""
+        """One page of rows; raises what is wrong with the page token, or that it is away."""
         try:
             return await self._stub.ListUsage(request, timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             found = service_error(error)
-            if found.code is Code.INVALID_ARGUMENT:
-                raise found from error
+            if found.field == "page_token":
+                message = "pageToken must be the nextPageToken of an earlier answer"
+                raise invalid("pageToken", message) from error
             raise ServiceError(
                 Code.UNAVAILABLE, "USAGE_UNAVAILABLE", "the ledger cannot be read now", retry_after_ms=2000
             ) from error

@@ -27,4 +27,4 @@ def parse_id(text: str) -> int:
 
 def generation_not_found() -> ServiceError:
     """The one answer for an id that is malformed, unknown or another tenant's."""
-    return ServiceError(Code.NOT_FOUND, "NOT_FOUND", "there is no such generation", "requestId")
+    return ServiceError(Code.NOT_FOUND, "NOT_FOUND", "there is no such generation")

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kit.errors import Code, ServiceError
+from kit.errors import Code, ServiceError, invalid
 from kit.grpc import Server
 from tokenloom.api.inference.v1 import inference_pb2
 from tokenloom.api.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
@@ -206,5 +206,7 @@ class Ledger(usage_pb2_grpc.UsageServiceServicer):
 
     async def ListUsage(self, request, context):
         self.asked.append(request)
+        if request.page_token:
+            raise invalid("page_token", "must be the next_page_token of an earlier answer")
         rows = [row for row in self.rows if row.tenant_id == request.tenant_id]
         return usage_pb2.ListUsageResponse(rows=rows)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from kit.errors import invalid
+from kit.errors import ServiceError, invalid
 from services.gateway.adapters.http.wire import check_query, json_response
 from services.gateway.core.ids import format_id, parse_id
 from services.gateway.core.outcome import FinishReason
@@ -40,13 +40,17 @@ class UsageFace:
         query = request.query
         asked = usage_pb2.ListUsageRequest(
             tenant_id=tenant.tenant_id,
-            request_id=parse_id(query["requestId"]) if "requestId" in query else 0,
+            request_id=_request_id(query["requestId"]) if "requestId" in query else 0,
             page_size=_page_size(query.get("pageSize")),
             page_token=query.get("pageToken", ""),
         )
-        for name, field in (("from", asked.start_time), ("to", asked.end_time)):
-            if name in query:
-                field.FromDatetime(_moment(query[name], name))
+        start, end = (_moment(query[name], name) if name in query else None for name in ("from", "to"))
+        if start:
+            asked.start_time.FromDatetime(start)
+        if end:
+            asked.end_time.FromDatetime(end)
+        if start and end and end < start:
+            raise invalid("to", "to must not be before from")
         page = await self._client.list(asked)
         body: dict[str, Any] = {"data": [row_json(row) for row in page.rows]}
         if page.next_page_token:
@@ -86,9 +90,18 @@ def _moment(text: str, field: str) -> datetime:
     try:
         # A bare `+` of an offset arrives as a space.
         moment = datetime.fromisoformat(text.replace(" ", "+"))
-    except ValueError:
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):
         raise invalid(field, f"{field} must be an RFC 3339 time, e.g. 2026-01-31T12:00:00Z") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).replace(tzinfo=None)
+
+
+def _request_id(text: str) -> int:
+    try:
+        return parse_id(text)
+    except ServiceError:
+        raise invalid(
+            "requestId", "requestId must be the id of a generation, e.g. gen-00000000000001f4"
+        ) from None
 
 
 def _page_size(text: str | None) -> int:
