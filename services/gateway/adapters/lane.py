@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import deque
@@ -34,6 +35,7 @@ _log = kit.log.get("lane")
 
 _OWN_LEASE_SHARE = 0.8  # the owner's clock runs out before the scheduler's
 _WELCOME_S = 5.0
+_AGAIN_S = 0.1
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 2.0
 
 
@@ -75,6 +77,7 @@ class LaneClient:
         self._resubmit_s = resubmit_s
         self._clock = clock
         self._owners: dict[int, LaneOwner] = {}
+        self._again_until: dict[int, float] = {}
         self._outgoing: deque[scheduler_pb2.LaneRequest] = deque()
         self._wake = asyncio.Event()
         self._flushed = asyncio.Event()
@@ -152,6 +155,7 @@ class LaneClient:
     def forget(self, request_id: int) -> None:
         """Tell the owner of a request nothing more."""
         self._owners.pop(request_id, None)
+        self._again_until.pop(request_id, None)
 
     def _send(self, message: scheduler_pb2.LaneRequest) -> None:
         self._outgoing.append(message)
@@ -214,11 +218,25 @@ class LaneClient:
             self._deal(response.step, now)
         elif kind == "accepted":
             self._accepted(response.accepted)
-        elif kind == "refused" and (owner := self._owners.pop(response.refused.request_id, None)):
-            owner.refused(decode_refusal(response.refused))
+        elif kind == "refused":
+            self._refused(response.refused)
+
+    def _refused(self, refused: scheduler_pb2.Refused) -> None:
+        request_id = refused.request_id
+        # A scheduler that has just started listens before its workers are attached.
+        if refused.reason == "NO_CAPACITY" and self._clock() < self._again_until.get(request_id, -math.inf):
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._submit_again, request_id)
+        elif owner := self._owners.get(request_id):
+            self.forget(request_id)
+            owner.refused(decode_refusal(refused))
+
+    def _submit_again(self, request_id: int) -> None:
+        if self._connected and (owner := self._owners.get(request_id)):
+            self._send(scheduler_pb2.LaneRequest(submit=encode_submission(owner.submission())))
 
     def _accepted(self, accepted: scheduler_pb2.Accepted) -> None:
         if owner := self._owners.get(accepted.request_id):
+            self._again_until.pop(accepted.request_id, None)
             owner.accepted(accepted.owner_epoch, accepted.runtime_revision)
             return
         # Given up meanwhile: nobody was told of it, so nobody pays.
@@ -258,8 +276,9 @@ class LaneClient:
         if self._give_up is not None:
             self._give_up.cancel()
             self._give_up = None
-        for owner in self._owners.values():
-            self._send(scheduler_pb2.LaneRequest(submit=encode_submission(owner.submission())))
+        for request_id in self._owners:
+            self._again_until[request_id] = self._clock() + self._resubmit_s
+            self._submit_again(request_id)
 
     def _disconnected(self) -> None:
         if not self._connected:

@@ -40,6 +40,46 @@ async def test_a_request_without_a_token_is_submitted_again_and_the_caller_sees_
     assert two.settled.owner_epoch == 2
 
 
+async def test_a_scheduler_that_is_back_before_its_workers_is_asked_until_they_are_there(platform):
+    async def first(job):
+        job.accept()
+        platform.scheduler.hang_up()
+
+    platform.scheduler.script = first
+    answer = asyncio.create_task(generate(platform))
+    await platform.eventually(lambda: platform.scheduler.jobs)
+
+    async def vacant(job):
+        if len(platform.scheduler.jobs) < 4:
+            job.refuse("NO_CAPACITY", retry_after_us=2_000_000)
+        else:
+            await platform.says("hello")(job)
+
+    platform.scheduler.script = vacant
+    assert (await answer).json()["text"] == "hello"
+    assert len({job.id for job in platform.scheduler.jobs}) == 1
+    assert (await platform.events()).row().finish_reason == pb.FINISH_REASON_STOP
+
+
+async def test_a_scheduler_that_stays_without_workers_is_not_asked_for_ever(launch):
+    async with launch(resubmit_timeout_s=0.3) as platform:
+
+        async def script(job):
+            if len(platform.scheduler.jobs) == 1:
+                job.accept()
+                platform.scheduler.hang_up()
+            else:
+                job.refuse("NO_CAPACITY")
+
+        platform.scheduler.script = script
+        response = await generate(platform)
+        assert (response.status_code, response.json()["error"]["reason"]) == (503, "NO_CAPACITY")
+        assert (await platform.events()).row().billable_tokens == 0
+        asked = len(platform.scheduler.jobs)
+        assert (await generate(platform)).status_code == 503  # a new request is refused at once
+        assert len(platform.scheduler.jobs) == asked + 1
+
+
 async def test_a_request_with_tokens_ends_incomplete_and_the_scheduler_is_told(platform):
     async def script(job):
         job.accept()
