@@ -67,7 +67,7 @@ class Registry:
         """Route a version's name to it."""
         version = self._catalog.get(model_version)
         async with self._routing:
-            await self._routes.set(version)
+            await self._set_route(version)
         _log.info("route set", model_version=model_version)
 
     def join(self, worker_id: str, target: str, incarnation: str) -> tuple[Version, bool]:
@@ -113,4 +113,8 @@ class Registry:
                     _log.error(
                         "route falls back: its version is not sound", name=name, was=was, now=model_version
                     )
-                await self._routes.set(self._catalog.get(model_version))
+                await self._set_route(self._catalog.get(model_version))
+
+    async def _set_route(self, version: Version) -> None:
+        served = not self._served or version.manifest.name in self._served
+        await self._routes.set(version, served=served)

@@ -17,7 +17,7 @@ BUCKET = "routes"
 class RouteTable:
     """Which model version a name means now."""
 
-    def __init__(self, view: KvView[Route]) -> None:
+    def __init__(self, view: KvView[Route | None]) -> None:
         self._view = view
 
     def find(self, model: str, field: str = "model") -> Route:
@@ -29,10 +29,12 @@ class RouteTable:
 
     def list(self) -> list[Route]:
         """Every route, by name."""
-        return sorted((route for _, route in self._view.items()), key=lambda route: route.name)
+        return sorted((route for _, route in self._view.items() if route), key=lambda route: route.name)
 
 
-def parse_route(data: bytes) -> Route:
-    """A value of the bucket."""
+def parse_route(data: bytes) -> Route | None:
+    """A value of the bucket; None for a name that is not served now."""
     record = events_pb2.RouteRecord.FromString(data)
+    if record.unserved:
+        return None
     return Route(record.name, record.model_version, record.artifact_uri, record.context_length, record.family)

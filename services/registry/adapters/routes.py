@@ -42,9 +42,9 @@ class Routes:
         for name in names:
             await self._read(name)
 
-    async def set(self, version: Version) -> None:
+    async def set(self, version: Version, *, served: bool) -> None:
         """Route a version's name to it; writes nothing when that is so already."""
-        record = record_of(version)
+        record = record_of(version, served=served)
         if self._records.get(record.name) == record:
             return
         self._revisions[record.name] = await self._write(record)
@@ -88,7 +88,7 @@ class Routes:
         self._revisions.pop(name, None)
 
 
-def record_of(version: Version) -> events_pb2.RouteRecord:
+def record_of(version: Version, *, served: bool) -> events_pb2.RouteRecord:
     """What gateways read of a routed version."""
     manifest = version.manifest
     return events_pb2.RouteRecord(
@@ -98,4 +98,5 @@ def record_of(version: Version) -> events_pb2.RouteRecord:
         context_length=manifest.context_length,
         family=manifest.family,
         tokenizer_version=manifest.tokenizer_version,
+        unserved=not served,
     )

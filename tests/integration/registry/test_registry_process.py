@@ -120,6 +120,27 @@ async def test_only_served_names_are_deployed(
     assert assigned == {wanted}
 
 
+async def test_a_route_is_kept_but_not_offered_while_its_name_is_not_served(
+    registry: RegistryProcess, models: Path, bus: Bus, names: tuple[str, str]
+) -> None:
+    old, _, other = (
+        publish(models, names[0]),
+        publish(models, names[0], b"\1" * 64),
+        publish(models, names[1]),
+    )
+    await registry.start()
+    await registry.stub.SetRoute(registry_pb2.SetRouteRequest(model_version=old))
+    registry.end(signal.SIGTERM)
+    await registry.start(TOKENLOOM_SERVE_MODELS=names[1])
+    kept, served = await route(bus, names[0]), await route(bus, names[1])
+    assert (kept.model_version, kept.unserved) == (old, True)
+    assert (served.model_version, served.unserved) == (other, False)
+    registry.end(signal.SIGTERM)
+    await registry.start()
+    again = await route(bus, names[0])
+    assert (again.model_version, again.unserved) == (old, False)
+
+
 async def test_metrics_count_versions_and_workers(
     registry: RegistryProcess, models: Path, worker: str, names: tuple[str, str]
 ) -> None:

@@ -10,7 +10,7 @@ from kit.outbox import Outbox
 from services.gateway.adapters import usage_journal
 from services.gateway.adapters.keys import KeyRing
 from services.gateway.adapters.lane_codec import decode_reason, decode_refusal, decode_tokens
-from services.gateway.adapters.routes import RouteTable
+from services.gateway.adapters.routes import RouteTable, parse_route
 from services.gateway.adapters.tokenizers import TokenizerPool
 from services.gateway.adapters.usage_journal import OutboxJournal
 from services.gateway.app.ports import Route, UsageRecord
@@ -72,6 +72,14 @@ def test_a_name_or_its_current_version_is_found_and_nothing_else():
         with pytest.raises(ServiceError) as caught:
             table.find(unknown, "model")
         assert (caught.value.code, caught.value.field) == (Code.NOT_FOUND, "model")
+
+
+def test_a_model_that_is_not_served_now_is_not_offered():
+    kept = events_pb2.RouteRecord(name="toy", model_version="toy@1", unserved=True)
+    table = RouteTable(View(toy=parse_route(kept.SerializeToString())))
+    assert table.list() == []
+    with pytest.raises(ServiceError, match="no such model"):
+        table.find("toy")
 
 
 def test_log_probabilities_find_their_rows():

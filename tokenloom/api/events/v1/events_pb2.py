@@ -26,15 +26,15 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from tokenloom.api.inference.v1 import inference_pb2 as tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$tokenloom/api/events/v1/events.proto\x12\x17tokenloom.api.events.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a*tokenloom/api/inference/v1/inference.proto\"\xc6\x01\n\x0bUsageOpened\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x13\n\x0bowner_epoch\x18\x02 \x01(\x03\x12\x11\n\ttenant_id\x18\x03 \x01(\t\x12\x15\n\rmodel_version\x18\x04 \x01(\t\x12\x19\n\x11tokenizer_version\x18\x05 \x01(\t\x12\x18\n\x10runtime_revision\x18\x06 \x01(\t\x12/\n\x0bopened_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xc7\x02\n\x0bUsageClosed\x12\x34\n\x06opened\x18\x01 \x01(\x0b\x32$.tokenloom.api.events.v1.UsageOpened\x12?\n\rfinish_reason\x18\x02 \x01(\x0e\x32(.tokenloom.api.inference.v1.FinishReason\x12\x14\n\x0cinput_tokens\x18\x03 \x01(\x05\x12\x15\n\rcached_tokens\x18\x04 \x01(\x05\x12\x15\n\routput_tokens\x18\x05 \x01(\x05\x12\x17\n\x0f\x62illable_tokens\x18\x06 \x01(\x05\x12\x10\n\x08queue_ms\x18\x07 \x01(\x01\x12\x0f\n\x07ttft_ms\x18\x08 \x01(\x01\x12\x10\n\x08total_ms\x18\t \x01(\x01\x12/\n\x0b\x63losed_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\"\n\x0cUsageRenewed\x12\x12\n\nrequest_id\x18\x01 \x03(\x10\"\xa1\x01\n\rWorkerChanged\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12\x41\n\x0c\x61vailability\x18\x04 \x01(\x0e\x32+.tokenloom.api.events.v1.WorkerAvailability\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\"\x8b\x01\n\x0bRouteRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\x14\n\x0c\x61rtifact_uri\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\x05\x12\x0e\n\x06\x66\x61mily\x18\x05 \x01(\t\x12\x19\n\x11tokenizer_version\x18\x06 \x01(\t\"g\n\tKeyRecord\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x36\n\x08priority\x18\x02 \x01(\x0e\x32$.tokenloom.api.inference.v1.Priority\x12\x0f\n\x07revoked\x18\x03 \x01(\x08*\x98\x01\n\x12WorkerAvailability\x12#\n\x1fWORKER_AVAILABILITY_UNSPECIFIED\x10\x00\x12\x1d\n\x19WORKER_AVAILABILITY_READY\x10\x01\x12 \n\x1cWORKER_AVAILABILITY_DRAINING\x10\x02\x12\x1c\n\x18WORKER_AVAILABILITY_GONE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$tokenloom/api/events/v1/events.proto\x12\x17tokenloom.api.events.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a*tokenloom/api/inference/v1/inference.proto\"\xc6\x01\n\x0bUsageOpened\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x13\n\x0bowner_epoch\x18\x02 \x01(\x03\x12\x11\n\ttenant_id\x18\x03 \x01(\t\x12\x15\n\rmodel_version\x18\x04 \x01(\t\x12\x19\n\x11tokenizer_version\x18\x05 \x01(\t\x12\x18\n\x10runtime_revision\x18\x06 \x01(\t\x12/\n\x0bopened_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xc7\x02\n\x0bUsageClosed\x12\x34\n\x06opened\x18\x01 \x01(\x0b\x32$.tokenloom.api.events.v1.UsageOpened\x12?\n\rfinish_reason\x18\x02 \x01(\x0e\x32(.tokenloom.api.inference.v1.FinishReason\x12\x14\n\x0cinput_tokens\x18\x03 \x01(\x05\x12\x15\n\rcached_tokens\x18\x04 \x01(\x05\x12\x15\n\routput_tokens\x18\x05 \x01(\x05\x12\x17\n\x0f\x62illable_tokens\x18\x06 \x01(\x05\x12\x10\n\x08queue_ms\x18\x07 \x01(\x01\x12\x0f\n\x07ttft_ms\x18\x08 \x01(\x01\x12\x10\n\x08total_ms\x18\t \x01(\x01\x12/\n\x0b\x63losed_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\"\n\x0cUsageRenewed\x12\x12\n\nrequest_id\x18\x01 \x03(\x10\"\xa1\x01\n\rWorkerChanged\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12\x41\n\x0c\x61vailability\x18\x04 \x01(\x0e\x32+.tokenloom.api.events.v1.WorkerAvailability\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\"\x9d\x01\n\x0bRouteRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\x14\n\x0c\x61rtifact_uri\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\x05\x12\x0e\n\x06\x66\x61mily\x18\x05 \x01(\t\x12\x19\n\x11tokenizer_version\x18\x06 \x01(\t\x12\x10\n\x08unserved\x18\x07 \x01(\x08\"g\n\tKeyRecord\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x36\n\x08priority\x18\x02 \x01(\x0e\x32$.tokenloom.api.inference.v1.Priority\x12\x0f\n\x07revoked\x18\x03 \x01(\x08*\x98\x01\n\x12WorkerAvailability\x12#\n\x1fWORKER_AVAILABILITY_UNSPECIFIED\x10\x00\x12\x1d\n\x19WORKER_AVAILABILITY_READY\x10\x01\x12 \n\x1cWORKER_AVAILABILITY_DRAINING\x10\x02\x12\x1c\n\x18WORKER_AVAILABILITY_GONE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tokenloom.api.events.v1.events_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERAVAILABILITY']._serialized_start=1121
-  _globals['_WORKERAVAILABILITY']._serialized_end=1273
+  _globals['_WORKERAVAILABILITY']._serialized_start=1139
+  _globals['_WORKERAVAILABILITY']._serialized_end=1291
   _globals['_USAGEOPENED']._serialized_start=143
   _globals['_USAGEOPENED']._serialized_end=341
   _globals['_USAGECLOSED']._serialized_start=344
@@ -44,7 +44,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERCHANGED']._serialized_start=710
   _globals['_WORKERCHANGED']._serialized_end=871
   _globals['_ROUTERECORD']._serialized_start=874
-  _globals['_ROUTERECORD']._serialized_end=1013
-  _globals['_KEYRECORD']._serialized_start=1015
-  _globals['_KEYRECORD']._serialized_end=1118
+  _globals['_ROUTERECORD']._serialized_end=1031
+  _globals['_KEYRECORD']._serialized_start=1033
+  _globals['_KEYRECORD']._serialized_end=1136
 # @@protoc_insertion_point(module_scope)

@@ -85,20 +85,22 @@ class WorkerChanged(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., target: _Optional[str] = ..., model_version: _Optional[str] = ..., availability: _Optional[_Union[WorkerAvailability, str]] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class RouteRecord(_message.Message):
-    __slots__ = ("name", "model_version", "artifact_uri", "context_length", "family", "tokenizer_version")
+    __slots__ = ("name", "model_version", "artifact_uri", "context_length", "family", "tokenizer_version", "unserved")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
     ARTIFACT_URI_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     FAMILY_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNSERVED_FIELD_NUMBER: _ClassVar[int]
     name: str
     model_version: str
     artifact_uri: str
     context_length: int
     family: str
     tokenizer_version: str
-    def __init__(self, name: _Optional[str] = ..., model_version: _Optional[str] = ..., artifact_uri: _Optional[str] = ..., context_length: _Optional[int] = ..., family: _Optional[str] = ..., tokenizer_version: _Optional[str] = ...) -> None: ...
+    unserved: bool
+    def __init__(self, name: _Optional[str] = ..., model_version: _Optional[str] = ..., artifact_uri: _Optional[str] = ..., context_length: _Optional[int] = ..., family: _Optional[str] = ..., tokenizer_version: _Optional[str] = ..., unserved: _Optional[bool] = ...) -> None: ...
 
 class KeyRecord(_message.Message):
     __slots__ = ("tenant_id", "priority", "revoked")
