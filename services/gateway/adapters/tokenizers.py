@@ -49,6 +49,12 @@ class TokenizerPool:
             self._loads.pop(version, None)
             raise
 
+    def loaded(self, model_version: str) -> ModelTokenizer | None:
+        """The tokenizer of a version that was loaded before, whether it has a route or not."""
+        load = self._loads.get(model_version)
+        finished = load is not None and load.done() and not load.cancelled() and load.exception() is None
+        return load.result() if load and finished else None
+
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run CPU work off the loop; raises QUEUE_FULL when too much of it waits."""
         if self._pending >= self._limit:

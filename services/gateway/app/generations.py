@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from services.gateway.core.outcome import Closed
     from services.gateway.core.spec import GenerationSpec, PromptSpec
+    from services.gateway.core.tokenizing import ModelTokenizer
 
 _log = log.get("generations")
 _SEED_BITS = 53  # exact in every JSON reader
@@ -91,12 +92,10 @@ class Generations:
 
         The caller must end in `abandon` when it leaves, however it leaves.
         """
-        if self.draining:
-            raise ServiceError(
-                Code.UNAVAILABLE, "DRAINING", "this gateway is shutting down", retry_after_ms=1000
-            )
-        self._ports.journal.check_room()
+        self._check_open()
         order = await self._order(tenant, spec, arrival)
+        # Tokenizing took time, in which a drain may have begun that would not wait for this one.
+        self._check_open()
         generation = self._generation(order)
         self._ports.lane.submit(generation)
         self._live[order.request_id] = generation
@@ -133,7 +132,7 @@ class Generations:
     async def get(self, tenant: Tenant, request_id: int) -> Snapshot:
         """A generation's state and output so far."""
         record = await self._ports.records.get(request_id, tenant.tenant_id)
-        tokenizer = await self._ports.tokenizers.load(self._ports.routes.find(record.model_version))
+        tokenizer = await self._tokenizer_of(record.model_version)
         own = self._recent.get(request_id)
         return await self._ports.tokenizers.run(snapshot_of, record, tokenizer.vocabulary, own)
 
@@ -166,6 +165,13 @@ class Generations:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
+    def _check_open(self) -> None:
+        if self.draining:
+            raise ServiceError(
+                Code.UNAVAILABLE, "DRAINING", "this gateway is shutting down", retry_after_ms=1000
+            )
+        self._ports.journal.check_room()
+
     async def _order(self, tenant: Tenant, spec: GenerationSpec, arrival: Arrival) -> Order:
         deadline = arrival.deadline
         if spec.deadline_ms is not None:
@@ -197,6 +203,17 @@ class Generations:
         meter = self._ports.meters.of(order.tokenizer.model_version, order.tenant.tenant_id)
         ports = self._ports
         return Generation(order, choices, reader, lane=ports.lane, journal=ports.journal, meter=meter)
+
+    async def _tokenizer_of(self, model_version: str) -> ModelTokenizer:
+        # The version may have lost its route since the request ran.
+        if loaded := self._ports.tokenizers.loaded(model_version):
+            return loaded
+        try:
+            route = self._ports.routes.find(model_version)
+        except ServiceError:
+            message = "the model version that made this result is no longer deployed"
+            raise ServiceError(Code.FAILED_PRECONDITION, "RESULT_EXPIRED", message) from None
+        return await self._ports.tokenizers.load(route)
 
     def _route(self, spec: PromptSpec) -> Route:
         return self._ports.routes.find(spec.model, spec.named("model"))

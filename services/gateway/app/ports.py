@@ -198,6 +198,9 @@ class Tokenizers(Protocol):
     async def load(self, route: Route) -> ModelTokenizer:
         """The tokenizer of a route's version."""
 
+    def loaded(self, model_version: str) -> ModelTokenizer | None:
+        """The tokenizer of a version that was loaded before."""
+
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` in the pool; raises QUEUE_FULL."""
 

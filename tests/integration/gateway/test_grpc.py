@@ -265,3 +265,28 @@ async def test_get_makes_the_text_again_from_the_record(platform, stub):
     assert (found.done.input_tokens, found.done.cached_tokens, found.done.queue_ms) == (3, 1, 2.0)
     raw, _ = await refusal(stub.Get(name, metadata=platform.metadata(RIVAL_KEY)))
     assert raw.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_result_outlives_the_route_of_its_model_version(platform, stub):
+    routes = await platform.bus.kv("routes")
+    before = (await routes.get("toy")).value
+    for version, name in ((platform.model_version, 9), ("toy@000000000000", 10)):
+        platform.scheduler.records[name, "acme"] = scheduler_pb2.GetGenerationResponse(
+            state=pb.GENERATION_STATE_FINISHED,
+            model_version=version,
+            text_spec=b'{"stop": []}',
+            choice=[scheduler_pb2.ChoiceRecord(token_id=platform.ids("one"), finish_reason=LENGTH)],
+            settled=scheduler_pb2.Settle(finish_reason=LENGTH, output_tokens=[len(platform.ids("one"))]),
+        )
+    await routes.delete("toy")
+    try:
+        async with platform.http() as client:
+            while (await client.get("/v1/models")).json()["data"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        found = await stub.Get(pb.GetRequest(request_id="gen-0000000000000009"), metadata=platform.metadata())
+        assert found.choices[0].text == "one"
+        gone = stub.Get(pb.GetRequest(request_id="gen-000000000000000a"), metadata=platform.metadata())
+        raw, error = await refusal(gone)
+        assert (raw.code(), error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "RESULT_EXPIRED")
+    finally:
+        await routes.put("toy", before)
