@@ -30,7 +30,7 @@ class PagePool:
         self.page_size = page_size
         self.page_count = page_count
         self.kv_heads = spec.kv_heads
-        shape = (spec.layers, page_count + 1, 2 * spec.kv_heads, page_size, spec.head_dim)
+        shape = (len(spec.layers), page_count + 1, 2 * spec.kv_heads, page_size, spec.head_dim)
         # Not zeroed: touching gigabytes takes tens of seconds, and `blank` clears a page before it is read.
         self.data = torch.empty(shape, dtype=dtype, device=device)
         self.data[:, page_count] = 0
@@ -59,7 +59,7 @@ class PagePool:
 
 def bytes_per_token(spec: ModelSpec, dtype: torch.dtype) -> int:
     """Bytes that one token's keys and values take over all layers."""
-    return spec.layers * 2 * spec.kv_heads * spec.head_dim * dtype.itemsize
+    return len(spec.layers) * 2 * spec.kv_heads * spec.head_dim * dtype.itemsize
 
 
 def page_count(config: EngineConfig, token_bytes: int) -> int:

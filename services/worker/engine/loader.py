@@ -9,9 +9,9 @@ import torch
 
 from kit import artifacts
 from services.worker.engine import kv
-from services.worker.engine.families import find_family
+from services.worker.engine.decoder import Decoder
+from services.worker.engine.families import read_model
 from services.worker.engine.runner import Runner
-from services.worker.engine.spec import read_spec
 from services.worker.engine.weights import Checkpoint
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def load(directory: Path, config: EngineConfig) -> Runner:
     """Check the artifact against its manifest, read its weights and set up its page pool."""
     manifest = artifacts.verify(directory)
     document: dict[str, Any] = json.loads((directory / artifacts.CONFIG).read_bytes())
-    build, spec = find_family(document), read_spec(document)
+    spec = read_model(document)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     dtype = getattr(torch, config.dtype)
@@ -36,7 +36,7 @@ def load(directory: Path, config: EngineConfig) -> Runner:
     # The pool is created before the weights are packed but takes memory only as its pages are first used.
     pool = kv.PagePool(spec, kv.page_count(config, token_bytes), config.page_size, dtype, config.device)
     return Runner(
-        build(spec, weights, pool),
+        Decoder(spec, weights, pool),
         pool,
         spec,
         config,

@@ -1,14 +1,24 @@
-"""Rotary position embedding and its Llama 3 frequency scaling."""
+"""Rotary position embedding and the scalings of its frequencies."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from services.worker.engine.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Every wavelength is stretched by `factor`."""
+
+    factor: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +36,33 @@ class RopeSpec:
     """Base of the frequencies and, where there is one, their scaling."""
 
     theta: float
-    scaling: Llama3Scaling | None = None
+    scaling: LinearScaling | Llama3Scaling | None = None
 
 
-def read_rope(config: dict[str, Any]) -> RopeSpec:
+def read_rope(config: Mapping[str, Any]) -> RopeSpec:
     """Read `rope_parameters`, or the older `rope_theta` with `rope_scaling`."""
-    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = float(scaling.get("rope_theta", config.get("rope_theta", 10_000.0)))
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return rope_of(settings, config.get("rope_theta", 10_000.0))
+
+
+def rope_of(settings: Mapping[str, Any], theta: float) -> RopeSpec:
+    """Read one rotation's settings; `theta` is its base where they name none."""
+    theta = float(settings.get("rope_theta", theta))
+    kind = settings.get("rope_type", settings.get("type", "default"))
     if kind == "default":
         return RopeSpec(theta)
+    if kind == "linear":
+        return RopeSpec(theta, LinearScaling(float(settings["factor"])))
     if kind != "llama3":
-        raise UnsupportedModelError(f"rope type {kind!r} is not supported; supported: default, llama3")
+        supported = "default, linear, llama3"
+        raise UnsupportedModelError(f"rope type {kind!r} is not supported; supported: {supported}")
     return RopeSpec(
         theta,
         Llama3Scaling(
-            factor=float(scaling["factor"]),
-            low_freq_factor=float(scaling["low_freq_factor"]),
-            high_freq_factor=float(scaling["high_freq_factor"]),
-            original_context=int(scaling["original_max_position_embeddings"]),
+            factor=float(settings["factor"]),
+            low_freq_factor=float(settings["low_freq_factor"]),
+            high_freq_factor=float(settings["high_freq_factor"]),
+            original_context=int(settings["original_max_position_embeddings"]),
         ),
     )
 
@@ -54,6 +72,8 @@ def inverse_frequencies(spec: RopeSpec, head_dim: int) -> torch.Tensor:
     frequencies = 1.0 / (spec.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
     if spec.scaling is None:
         return frequencies
+    if isinstance(spec.scaling, LinearScaling):
+        return frequencies / spec.scaling.factor
     scaling = spec.scaling
     turns = scaling.original_context * frequencies / (2 * math.pi)
     span = scaling.high_freq_factor - scaling.low_freq_factor

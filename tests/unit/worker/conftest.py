@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from services.worker.engine import load_engine
-from tests.unit.worker.engine_driver import TINY, TINY_CONFIG, seal
+from tests.unit.worker.engine_driver import TINY, TINY_CONFIG, cases_of, seal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,4 +27,4 @@ def tiny_engine(tiny_artifact: Path) -> Runner:
 
 @pytest.fixture(scope="session")
 def tiny_cases() -> list[dict[str, Any]]:
-    return json.loads((TINY / "expected.json").read_text())["cases"]  # type: ignore[no-any-return]
+    return cases_of(TINY.name)

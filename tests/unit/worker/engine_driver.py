@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
 
 from kit import artifacts
 from services.worker.engine import EngineConfig
@@ -15,14 +19,19 @@ from tokenloom.api.worker.v1 import worker_pb2
 
 prepare_threads()
 import torch  # noqa: E402 - it reads its environment now
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from services.worker.engine.batch import Batch  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from services.worker.engine.runner import Runner
 
-TINY = Path(__file__).parents[2] / "data" / "engine" / "llama3-rope"
+DATA = Path(__file__).parents[2] / "data" / "engine"
+TINY = DATA / "llama3-rope"
 TINY_CONFIG = EngineConfig(dtype="float32", page_count=256, slot_count=64, max_step_tokens=4096, threads=1)
+_WORDS = np.random.default_rng(3)
 
 
 def seal(source: Path, directory: Path) -> Path:
@@ -47,6 +56,24 @@ def reseal(directory: Path) -> Path:
         ),
     )
     return directory
+
+
+def altered(name: str, parent: Path, config: dict[str, Any], borrowed: dict[str, str] | None = None) -> Path:
+    """Seal a tiny model with other settings; tensors with a prefix in `borrowed` come from another model."""
+    artifact = seal(DATA / name, parent / "altered")
+    document = json.loads((artifact / artifacts.CONFIG).read_text()) | config
+    (artifact / artifacts.CONFIG).write_text(json.dumps(document))
+    tensors = load_file(artifact / artifacts.WEIGHTS)
+    for prefix, lender in (borrowed or {}).items():
+        lent = load_file(DATA / lender / artifacts.WEIGHTS)
+        tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(prefix)}
+        tensors |= {key: tensor for key, tensor in lent.items() if key.startswith(prefix)}
+    save_file(tensors, artifact / artifacts.WEIGHTS)
+    return reseal(artifact)
+
+
+def cases_of(name: str, reference: str = "expected") -> list[dict[str, Any]]:
+    return json.loads((DATA / name / f"{reference}.json").read_text())["cases"]  # type: ignore[no-any-return]
 
 
 @dataclass(eq=False)
@@ -178,3 +205,41 @@ class Driver:
         for error in result.row_error:
             if error.slot in by_slot:
                 by_slot[error.slot].error = error.reason
+
+
+def prompt_of(length: int) -> list[int]:
+    return _WORDS.integers(3, 384, length).tolist()
+
+
+def alone(engine: Runner, prompt: list[int], wanted: int = 12, **sampling: float) -> list[int]:
+    driver = Driver(engine)
+    driver.add(prompt, wanted, **sampling)
+    return driver.run()[0]
+
+
+def all_logprobs(engine: Runner, ids: list[int]) -> torch.Tensor:
+    """Log-probabilities after every token of a prompt, through the forward's seam."""
+    count = len(ids)
+    batch = Batch(
+        token_ids=np.array(ids),
+        positions=np.arange(count),
+        cells=np.arange(count),
+        counts=np.array([count]),
+        contexts=np.array([count]),
+        page_tables=np.arange(-(-count // engine.page_size))[None],
+        sampled=np.arange(count),
+    )
+    with torch.inference_mode():
+        engine.pool.data.zero_()
+        return engine.forward(batch).log_softmax(-1)
+
+
+def check_against(engine: Runner, cases: list[dict[str, Any]]) -> None:
+    """Greedy tokens and log-probabilities of every prompt token are those of a reference."""
+    for case in cases:
+        ids = case["prompt_token_ids"]
+        assert alone(engine, ids, 24) == case["greedy_token_ids"]
+        logprobs = all_logprobs(engine, ids)
+        assert logprobs[-1, :16].tolist() == pytest.approx(case["last_logprobs_first16"], abs=1e-3)
+        of_prompt = [logprobs[index, token].item() for index, token in enumerate(ids[1:])]
+        assert of_prompt == pytest.approx(case["prompt_logprobs"], abs=1e-3)

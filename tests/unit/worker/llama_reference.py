@@ -23,7 +23,7 @@ def reference_logits(spec: ModelSpec, tensors: dict[str, torch.Tensor], ids: lis
         return x / (x.pow(2).mean(-1, keepdim=True) + spec.norm_eps).sqrt() * tensors[f"{name}.weight"]
 
     count, size, half = len(ids), spec.head_dim, spec.head_dim // 2
-    angles = torch.outer(torch.arange(count).float(), inverse_frequencies(spec.rope, size))
+    angles = torch.outer(torch.arange(count).float(), inverse_frequencies(spec.layers[0].rope, size))
 
     def rotated(x: torch.Tensor) -> torch.Tensor:
         left, right = x[..., :half], x[..., half:]
@@ -32,7 +32,7 @@ def reference_logits(spec: ModelSpec, tensors: dict[str, torch.Tensor], ids: lis
 
     x = tensors["model.embed_tokens.weight"][ids]
     causal = torch.ones(count, count).tril().log()
-    for layer in range(spec.layers):
+    for layer in range(len(spec.layers)):
         prefix = f"model.layers.{layer}"
         h = norm(f"{prefix}.input_layernorm", x)
         q, k, v = (linear(f"{prefix}.self_attn.{name}_proj", h) for name in "qkv")

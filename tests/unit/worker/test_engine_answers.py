@@ -2,77 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
 
-from services.worker.engine import load_engine
-from services.worker.engine.batch import Batch
-from services.worker.engine.families import llama
-from tests.unit.worker.engine_driver import TINY, TINY_CONFIG, Driver
+from tests.unit.worker.engine_driver import Driver, all_logprobs, alone, check_against, prompt_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from services.worker.engine.runner import Runner
-
-WORDS = np.random.default_rng(3)
-
-
-def prompt_of(length: int) -> list[int]:
-    return WORDS.integers(3, 384, length).tolist()
-
-
-def alone(engine: Runner, prompt: list[int], wanted: int = 12, **sampling: float) -> list[int]:
-    driver = Driver(engine)
-    driver.add(prompt, wanted, **sampling)
-    return driver.run()[0]
-
-
-def all_logits(engine: Runner, ids: list[int]) -> torch.Tensor:
-    """Log-probabilities after every token of a prompt, through the forward's seam."""
-    count = len(ids)
-    batch = Batch(
-        token_ids=np.array(ids),
-        positions=np.arange(count),
-        cells=np.arange(count),
-        counts=np.array([count]),
-        contexts=np.array([count]),
-        page_tables=np.arange(-(-count // engine.page_size))[None],
-        sampled=np.arange(count),
-    )
-    with torch.inference_mode():
-        engine.pool.data.zero_()
-        return engine.forward(batch).log_softmax(-1)
-
-
-def check_against(engine: Runner, cases: list[dict[str, Any]]) -> None:
-    for case in cases:
-        ids = case["prompt_token_ids"]
-        assert alone(engine, ids, 24) == case["greedy_token_ids"]
-        logprobs = all_logits(engine, ids)
-        assert logprobs[-1, :16].tolist() == pytest.approx(case["last_logprobs_first16"], abs=1e-3)
-        of_prompt = [logprobs[index, token].item() for index, token in enumerate(ids[1:])]
-        assert of_prompt == pytest.approx(case["prompt_logprobs"], abs=1e-3)
 
 
 def test_tokens_and_logprobs_equal_the_reference(
     tiny_engine: Runner, tiny_cases: list[dict[str, Any]]
 ) -> None:
     check_against(tiny_engine, tiny_cases)
-
-
-def test_tokens_equal_a_reference_whose_rope_frequencies_were_rounded(
-    tiny_artifact: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A second reference ran after its whole module, frequencies included, had been cast to bfloat16."""
-    exact = llama.inverse_frequencies
-    monkeypatch.setattr(llama, "inverse_frequencies", lambda *args: exact(*args).bfloat16().float())
-    engine = load_engine(tiny_artifact, TINY_CONFIG)
-    check_against(engine, json.loads((TINY / "expected_rounded_rope.json").read_text())["cases"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("chunk", [1 << 30, 16, 7])
@@ -187,7 +131,7 @@ def test_the_last_token_of_the_context_is_sampled_and_needs_no_page(tiny_engine:
 
 def test_logprobs_are_those_of_the_raw_logits_likeliest_first(tiny_engine: Runner) -> None:
     prompt = prompt_of(20)
-    expected = all_logits(tiny_engine, prompt)[-1]
+    expected = all_logprobs(tiny_engine, prompt)[-1]
     driver = Driver(tiny_engine)
     row = driver.add(prompt, 1, temperature=3.0, seed=1, top_logprobs=20)
     none = driver.add(prompt, 1, top_logprobs=0)

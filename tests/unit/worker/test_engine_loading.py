@@ -23,8 +23,8 @@ from services.worker.engine import (
     kv,
     load_engine,
 )
+from services.worker.engine.families import read_model
 from services.worker.engine.rope import RopeSpec, inverse_frequencies, read_rope
-from services.worker.engine.spec import read_spec
 from tests.unit.worker.engine_driver import TINY, TINY_CONFIG, Driver, reseal, seal
 from tests.unit.worker.llama_reference import reference_logits
 
@@ -120,9 +120,9 @@ def test_sizes_that_older_checkpoints_leave_out_are_derived() -> None:
     config = json.loads((TINY / "config.json").read_text())
     for key in ("head_dim", "num_key_value_heads", "tie_word_embeddings", "attention_bias", "mlp_bias"):
         del config[key]
-    spec = read_spec(config)
+    spec = read_model(config)
     assert (spec.head_dim, spec.kv_heads, spec.tied_head) == (16, 4, False)
-    assert not spec.attention_bias
+    assert not spec.qkv_bias
     assert not spec.mlp_bias
 
 
@@ -130,7 +130,7 @@ def test_a_config_without_a_needed_key_is_refused_by_its_name() -> None:
     config = json.loads((TINY / "config.json").read_text())
     del config["rms_norm_eps"]
     with pytest.raises(EngineError, match="rms_norm_eps"):
-        read_spec(config)
+        read_model(config)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_every_switch_of_the_family_agrees_with_a_dense_reference(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     config = json.loads((TINY / "config.json").read_text()) | changes
-    spec = read_spec(config)
+    spec = read_model(config)
     tensors = random_tensors(spec)
     artifact = seal(TINY, tmp_path / "model")
     (artifact / "config.json").write_text(json.dumps(config))
@@ -171,7 +171,7 @@ def random_tensors(spec: Any) -> dict[str, torch.Tensor]:
     def tensor(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator) * 0.15
 
-    hidden, inner = spec.hidden_size, spec.intermediate_size
+    hidden, inner = spec.hidden_size, spec.layers[0].feed_forward.inner
     wide, kv_wide = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     tensors = {
         "model.embed_tokens.weight": tensor(spec.vocab_size, hidden),
@@ -179,7 +179,7 @@ def random_tensors(spec: Any) -> dict[str, torch.Tensor]:
     }
     if not spec.tied_head:
         tensors["lm_head.weight"] = tensor(spec.vocab_size, hidden)
-    for layer in range(spec.layers):
+    for layer in range(len(spec.layers)):
         prefix = f"model.layers.{layer}"
         shapes = {
             "self_attn.q": (wide, hidden),
@@ -192,7 +192,7 @@ def random_tensors(spec: Any) -> dict[str, torch.Tensor]:
         }
         for name, shape in shapes.items():
             tensors[f"{prefix}.{name}_proj.weight"] = tensor(*shape)
-            if spec.attention_bias if name.startswith("self") else spec.mlp_bias:
+            if spec.qkv_bias if name.startswith("self") else spec.mlp_bias:
                 tensors[f"{prefix}.{name}_proj.bias"] = tensor(shape[0])
         for norm in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"{prefix}.{norm}.weight"] = 1 + tensor(hidden)
@@ -212,7 +212,7 @@ def test_the_pool_is_sized_by_count_by_bytes_or_by_free_memory(tiny_artifact: Pa
 
 def test_kv_bytes_per_token_follow_from_kv_heads_and_precision(tiny_engine: Runner) -> None:
     assert tiny_engine.kv_bytes_per_token == 4 * 2 * 2 * 16 * 4
-    spec = read_spec(json.loads((TINY / "config.json").read_text()))
+    spec = read_model(json.loads((TINY / "config.json").read_text()))
     assert kv.bytes_per_token(spec, torch.bfloat16) == 4 * 2 * 2 * 16 * 2
 
 
