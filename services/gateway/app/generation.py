@@ -105,6 +105,7 @@ class Generation:
 
     def abandon(self) -> None:
         """The reader is gone; past the deadline, that is why."""
+        self.reader.left = True
         deadline = self.order.deadline
         late = deadline is not None and time.monotonic() >= deadline - _DEADLINE_SLACK_S
         self._stop(FinishReason.DEADLINE if late else FinishReason.CANCELLED)

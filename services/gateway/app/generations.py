@@ -78,6 +78,7 @@ class Generations:
         self._ports = ports
         self._settings = settings
         self._live: dict[int, Generation] = {}
+        self._read: set[Generation] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._recent: OrderedDict[int, OwnVerdict] = OrderedDict()
         self.draining = False
@@ -108,6 +109,7 @@ class Generations:
         except asyncio.CancelledError:
             generation.abandon()
             raise
+        self._read.add(generation)
         return generation
 
     async def count_tokens(self, spec: PromptSpec) -> tuple[list[int], str]:
@@ -142,11 +144,12 @@ class Generations:
         await asyncio.gather(*loads, return_exceptions=True)
 
     async def watch_readers(self) -> None:
-        """Cancel, for ever, what its reader does not read."""
+        """Cancel, for ever, what its reader does not read; hang up on one that leaves the end unread."""
         while True:
             await asyncio.sleep(min(_SWEEP_S, self._settings.reader_timeout_s / 4))
             now = time.monotonic()
-            for generation in self.live:
+            self._read = {generation for generation in self._read if not generation.reader.left}
+            for generation in self._read:
                 generation.check_reader(now)
 
     async def keep_open(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ class Reader:
 
     def __init__(self, choices: Sequence[ChoiceAssembler], *, timeout_s: float, max_bytes: int) -> None:
         self.dismissed = False
+        # The client has all it will take: nobody need watch it any more.
+        self.left = False
         # How to interrupt the task that reads; a face that must say something first sets its own.
         self.turn_away: Callable[[asyncio.Task[object]], object] = asyncio.Task.cancel
         self._choices = choices
@@ -38,6 +41,8 @@ class Reader:
                 self._bytes = 0
                 return pieces
             if self._closed:
+                # What was taken last, and the end, are still to be read.
+                self._unread_since = time.monotonic()
                 return []
             self._news.clear()
             await self._news.wait()
@@ -59,6 +64,8 @@ class Reader:
     def close(self) -> None:
         """Nothing more will come."""
         self._closed = True
+        if self._unread_since is None:
+            self._unread_since = time.monotonic()
         self._news.set()
 
     def stalled(self, now: float) -> bool:

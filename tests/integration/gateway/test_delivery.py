@@ -176,6 +176,30 @@ async def test_a_reader_that_reads_nothing_is_cancelled_and_slows_nobody(launch,
         raw.leave()
 
 
+async def test_a_reader_that_never_takes_the_end_of_a_finished_request_is_hung_up_on(launch):
+    async with launch(reader_timeout_s=2, stream_buffer_bytes=1 << 30) as platform:
+        raw = RawClient(platform.url)
+
+        async def script(job):
+            job.accept()
+            for _ in range(LONG // 2):
+                job.step(*[300] * 20, logprobs=True)
+                await asyncio.sleep(0)
+            job.end(STOP)
+
+        platform.scheduler.script = script
+        await raw.post({"model": "toy", "prompt": "abc", "logprobs": 20})
+        await platform.eventually(lambda: platform.scheduler.jobs and platform.scheduler.job.settled, 20)
+        assert (await platform.events()).row().finish_reason == STOP
+        await asyncio.sleep(3)
+        last = b""
+        with contextlib.suppress(ConnectionError):
+            while data := await asyncio.wait_for(raw.reader.read(1 << 16), 5):
+                last = (last + data)[-4096:]
+        assert b"event: done" not in last
+        raw.leave()
+
+
 async def test_a_reader_past_its_byte_cap_is_cancelled(launch):
     async with launch(stream_buffer_bytes=1 << 16) as platform:
         raw = RawClient(platform.url)
