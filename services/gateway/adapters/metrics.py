@@ -30,10 +30,12 @@ class Instruments:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"tokenloom_{name}", help_text, _LABELS, buckets=buckets, registry=registry)
+            return Histogram(
+                f"tokenloom_gateway_{name}", help_text, _LABELS, buckets=buckets, registry=registry
+            )
 
         def counter(name: str, help_text: str, *more: str) -> Counter:
-            return Counter(f"tokenloom_{name}", help_text, (*_LABELS, *more), registry=registry)
+            return Counter(f"tokenloom_gateway_{name}", help_text, (*_LABELS, *more), registry=registry)
 
         self.ttft = histogram("time_to_first_token_seconds", "Arrival to first token.", TTFT_BUCKETS)
         self.itl = histogram("inter_token_latency_seconds", "Gap between tokens.", ITL_BUCKETS)
@@ -43,7 +45,9 @@ class Instruments:
         self.cached = counter("cached_tokens", "Prompt tokens from the prefix cache.")
         self.output = counter("output_tokens", "Output tokens.")
         self.requests = counter("requests", "Accepted requests by end.", "finish_reason")
-        self.refusals = Counter("tokenloom_refusals", "Requests not taken.", ("reason",), registry=registry)
+        self.refusals = Counter(
+            "tokenloom_gateway_refusals", "Requests not taken.", ("reason",), registry=registry
+        )
 
 
 class TenantMeter:
@@ -131,7 +135,9 @@ class LiveState(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Count what lives."""
-        streams = GaugeMetricFamily("tokenloom_streams_open", "Open requests.", labels=["model_version"])
+        streams = GaugeMetricFamily(
+            "tokenloom_gateway_streams_open", "Open requests.", labels=["model_version"]
+        )
         running = GaugeMetricFamily(
             "vllm:num_requests_running", "Requests with tokens.", labels=["model_name"]
         )
@@ -144,10 +150,10 @@ class LiveState(Collector):
             running.add_metric([model_version], busy)
             waiting.add_metric([model_version], idle)
         yield from (streams, running, waiting)
-        yield GaugeMetricFamily(
-            "tokenloom_outbox_pending_events", "Usage events not yet published.", self._outbox.pending
-        )
-        yield GaugeMetricFamily("tokenloom_outbox_pending_bytes", "Their size.", self._outbox.pending_bytes)
-        yield GaugeMetricFamily(
-            "tokenloom_usage_event_lag_seconds", "Age of the oldest of them.", self._outbox.oldest_age_s
-        )
+        outbox = self._outbox
+        for name, text, value in (
+            ("events", "Usage events not yet published.", outbox.pending),
+            ("bytes", "Their size.", outbox.pending_bytes),
+            ("age_seconds", "Age of the oldest of them.", outbox.oldest_age_s),
+        ):
+            yield GaugeMetricFamily(f"tokenloom_gateway_outbox_{name}", text, value)

@@ -67,7 +67,7 @@ async def test_a_client_that_vanishes_is_cancelled_at_once_and_billed_once(platf
     row = (await platform.events()).row()
     assert (row.finish_reason, row.output_tokens) == (CANCELLED, 3)
     assert len(platform.scheduler.job.cancels) == 1
-    assert platform.metric("tokenloom_streams_open", model_version=platform.model_version) == 0
+    assert platform.metric("tokenloom_gateway_streams_open", model_version=platform.model_version) == 0
 
 
 async def test_a_client_that_vanishes_in_the_queue_pays_nothing(platform, raw):

@@ -114,7 +114,7 @@ async def test_the_schedulers_refusals_keep_their_reason_and_hint(platform, stub
     raw, error = await refusal(collect(stub.Generate(request(), metadata=platform.metadata())))
     assert raw.code() is code
     assert (error.reason, error.message, error.field, error.retry_after_ms) == (reason, "why", field, 1234)
-    assert platform.metric("tokenloom_refusals_total", reason=reason) == 1
+    assert platform.metric("tokenloom_gateway_refusals_total", reason=reason) == 1
     assert (await platform.bus.js.stream_info("USAGE")).state.messages == 0
 
 

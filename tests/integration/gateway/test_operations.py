@@ -66,15 +66,15 @@ async def test_metrics_count_what_happened_also_under_the_names_that_routers_rea
         text = (await client.get("/metrics")).text
     tokens = len(platform.ids("hello")) + 1
     labels = f'model_version="{platform.model_version}",tenant="acme"'
-    assert f"tokenloom_output_tokens_total{{{labels}}} {tokens}.0" in text
-    assert f"tokenloom_time_to_first_token_seconds_count{{{labels}}} 1.0" in text
-    assert f"tokenloom_inter_token_latency_seconds_count{{{labels}}} {tokens - 1}.0" in text
+    assert f"tokenloom_gateway_output_tokens_total{{{labels}}} {tokens}.0" in text
+    assert f"tokenloom_gateway_time_to_first_token_seconds_count{{{labels}}} 1.0" in text
+    assert f"tokenloom_gateway_inter_token_latency_seconds_count{{{labels}}} {tokens - 1}.0" in text
     assert 'finish_reason="stop"' in text
-    assert 'tokenloom_refusals_total{reason="NOT_FOUND"} 1.0' in text
+    assert 'tokenloom_gateway_refusals_total{reason="NOT_FOUND"} 1.0' in text
     vllm = f'model_name="{platform.model_version}"'
     assert f'vllm:generation_tokens_total{{{vllm},tenant="acme"}} {tokens}.0' in text
     assert f"vllm:num_requests_running{{{vllm}}} 0.0" in text
-    assert "tokenloom_usage_event_lag_seconds" in text
+    assert "tokenloom_gateway_outbox_age_seconds" in text
 
 
 async def test_streaming_goes_on_while_nats_is_away_and_usage_arrives_once(platform, nats_server):
