@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-# Long enough to bridge the gap between two operations of a step (measured: a region costs 5 us instead of
-# 40 us), short enough that a waiting thread gives its core to the other processes at once.
+# Bridges the gap between two operations of a step, yet soon gives its core to the other processes. Measured on
+# two cores, a step of 8 rows at 0, 2,000 and 10,000 spins: 61, 38 and 36 ms alone; beside a busy loop 97, 77
+# and 363 ms.
 _SPINS = "2000"
 
 
