@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-# Bridges the gap between two operations of a step, yet soon gives its core to the other processes. Measured on
-# two cores, a step of 8 rows at 0, 2,000 and 10,000 spins: 61, 38 and 36 ms alone; beside a busy loop 97, 77
-# and 363 ms.
+# Bridges the gap between two operations of a step, yet soon gives its core to the other processes. Measured
+# on two cores, a step of 8 rows at 0, 2,000 and 10,000 spins: 61, 38 and 36 ms alone; beside a busy loop 97,
+# 77 and 363 ms.
 _SPINS = "2000"
 
 
