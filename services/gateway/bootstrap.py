@@ -133,11 +133,7 @@ def assemble(
         UsageFace(UsageClient(usage), keyring),
         OperationsFace(health, registry),
     ]
-    http = HttpServer(
-        faces,
-        refused=meters.refused,
-        body_limit_bytes=config.body_limit_bytes,
-    )
+    http = HttpServer(faces, refused=meters.refused, body_limit_bytes=config.body_limit_bytes)
     return Gateway(config, bus, outbox, lane, tokenizers, generations, health, views, server, http)
 
 

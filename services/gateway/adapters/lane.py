@@ -20,6 +20,7 @@ from services.gateway.adapters.lane_codec import (
     decode_tokens,
     encode_submission,
 )
+from services.gateway.core.lease import LaneLostError, Lease
 from services.gateway.core.outcome import FinishReason
 from tokenloom.api.scheduler.v1 import scheduler_pb2
 
@@ -33,32 +34,9 @@ if TYPE_CHECKING:
 
 _log = kit.log.get("lane")
 
-_OWN_LEASE_SHARE = 0.8  # the owner's clock runs out before the scheduler's
 _WELCOME_S = 5.0
 _AGAIN_S = 0.1
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 2.0
-
-
-class LaneLostError(Exception):
-    """The stream to the scheduler is of no more use."""
-
-
-class Lease:
-    """The owner's clock: counts from before the last write, so it is never later than the scheduler's."""
-
-    def __init__(self, lease_s: float, now: float) -> None:
-        self.period_s = lease_s / 3
-        self._own_s = lease_s * _OWN_LEASE_SHARE
-        self._renewed = now
-
-    def check(self, now: float) -> None:
-        """Raise when somebody else may have closed our requests by now."""
-        if now - self._renewed >= self._own_s:
-            raise LaneLostError("the lease ran out")
-
-    def renew(self, now: float) -> None:
-        """A message left at `now`."""
-        self._renewed = now
 
 
 class LaneClient:

@@ -7,6 +7,7 @@ In the order a request meets them:
 - `tokenizing`           `ModelTokenizer`: prompt and chat -> token ids, by `chat_template` and `forgery`
 - `limits`               `prepare(spec, tokenizer)` -> ids, output limit, stop tokens; priority
 - `ids`                  public ids
+- `lease`                until when the owner may deliver
 - `choice`               `ChoiceAssembler`: token ids -> text, stop strings, deliverable pieces
 - `outcome`              finish reasons, billing, terminal records, failures
 - `detokenize`, `stops`, `vocabulary`   what `choice` and `tokenizing` stand on
