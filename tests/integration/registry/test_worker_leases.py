@@ -27,22 +27,31 @@ if TYPE_CHECKING:
     from tests.conftest import NatsServer
 
 
+@pytest.fixture
+async def joined(
+    registry: RegistryProcess, models: Path, worker: str, names: tuple[str, str]
+) -> registry_pb2.JoinWorkerResponse:
+    """A registry with one model, and a worker that joined it."""
+    publish(models, names[0])
+    await registry.start()
+    return await registry.join(worker)
+
+
 async def test_a_worker_is_announced_ready_then_gone_when_its_lease_runs_out(
     registry: RegistryProcess,
-    models: Path,
+    joined: registry_pb2.JoinWorkerResponse,
     worker: str,
-    names: tuple[str, str],
     events: WorkerEvents,
     eventually: Any,
 ) -> None:
-    version = publish(models, names[0])
-    await registry.start()
-    joined = await registry.join(worker)
     assert joined.lease_us == LEASE_S * 1e6
     await registry.renew(worker)
     renewed_at = time.monotonic()
     await eventually(lambda: events.kinds == [("READY", "i1")])
-    assert (events.seen[0].model_version, events.seen[0].target) == (version, f"{worker}:1")
+    assert (events.seen[0].model_version, events.seen[0].target) == (
+        joined.model.model_version,
+        f"{worker}:1",
+    )
     await eventually(lambda: events.kinds == [("READY", "i1"), ("GONE", "i1")])
     assert time.monotonic() - renewed_at >= LEASE_S
     with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -50,17 +59,10 @@ async def test_a_worker_is_announced_ready_then_gone_when_its_lease_runs_out(
     assert service_error(refused.value).code is Code.NOT_FOUND
 
 
+@pytest.mark.usefixtures("joined")
 async def test_a_killed_registry_comes_back_without_disturbing_its_workers(
-    registry: RegistryProcess,
-    models: Path,
-    worker: str,
-    names: tuple[str, str],
-    events: WorkerEvents,
-    eventually: Any,
+    registry: RegistryProcess, worker: str, events: WorkerEvents, eventually: Any
 ) -> None:
-    publish(models, names[0])
-    await registry.start()
-    await registry.join(worker)
     await registry.renew(worker)
     await eventually(lambda: events.kinds == [("READY", "i1")])
     registry.end(signal.SIGKILL)
@@ -73,17 +75,10 @@ async def test_a_killed_registry_comes_back_without_disturbing_its_workers(
     assert events.kinds == [("READY", "i1"), ("DRAINING", "i1")]
 
 
+@pytest.mark.usefixtures("joined")
 async def test_a_worker_that_died_while_the_registry_was_away_is_announced_gone(
-    registry: RegistryProcess,
-    models: Path,
-    worker: str,
-    names: tuple[str, str],
-    events: WorkerEvents,
-    eventually: Any,
+    registry: RegistryProcess, worker: str, events: WorkerEvents, eventually: Any
 ) -> None:
-    publish(models, names[0])
-    await registry.start()
-    await registry.join(worker)
     await registry.renew(worker)
     await eventually(lambda: events.kinds == [("READY", "i1")])
     registry.end(signal.SIGKILL)
@@ -91,18 +86,11 @@ async def test_a_worker_that_died_while_the_registry_was_away_is_announced_gone(
     await eventually(lambda: events.kinds == [("READY", "i1"), ("GONE", "i1")])
 
 
+@pytest.mark.usefixtures("joined")
 async def test_a_worker_that_comes_back_soon_after_gone_is_announced_again(
-    registry: RegistryProcess,
-    models: Path,
-    worker: str,
-    names: tuple[str, str],
-    events: WorkerEvents,
-    eventually: Any,
+    registry: RegistryProcess, worker: str, events: WorkerEvents, eventually: Any
 ) -> None:
     """The same change twice is two events: JetStream's duplicate window must not eat the second."""
-    publish(models, names[0])
-    await registry.start()
-    await registry.join(worker)
     await registry.renew(worker)
     await eventually(lambda: len(events.seen) == 2)
     await registry.join(worker)
@@ -110,18 +98,14 @@ async def test_a_worker_that_comes_back_soon_after_gone_is_announced_again(
     await eventually(lambda: events.kinds == [("READY", "i1"), ("GONE", "i1"), ("READY", "i1")])
 
 
+@pytest.mark.usefixtures("joined")
 async def test_leases_go_on_while_nats_is_away_and_the_last_change_arrives_once(
     registry: RegistryProcess,
-    models: Path,
     worker: str,
-    names: tuple[str, str],
     nats_server: NatsServer,
     events: WorkerEvents,
     eventually: Any,
 ) -> None:
-    publish(models, names[0])
-    await registry.start()
-    await registry.join(worker)
     nats_server.kill()
     await registry.renew(worker)
     await registry.join(worker, "i2")
@@ -134,19 +118,17 @@ async def test_leases_go_on_while_nats_is_away_and_the_last_change_arrives_once(
     assert events.kinds.count(("READY", "i2")) == 1
 
 
-@pytest.mark.parametrize(
-    ("request_fields", "field"),
-    [
-        ({"worker_id": "a.b", "target": "t", "incarnation": "i"}, "worker_id"),
-        ({"worker_id": "", "target": "t", "incarnation": "i"}, "worker_id"),
-        ({"worker_id": "w", "target": "", "incarnation": "i"}, "target"),
-        ({"worker_id": "w", "target": "t", "incarnation": "x" * 200}, "incarnation"),
-    ],
-)
-async def test_a_bad_join_is_refused_by_field(
-    registry: RegistryProcess, request_fields: dict[str, str], field: str
-) -> None:
+BAD_JOINS = [
+    ({"worker_id": "a.b", "target": "t", "incarnation": "i"}, "worker_id"),
+    ({"worker_id": "", "target": "t", "incarnation": "i"}, "worker_id"),
+    ({"worker_id": "w", "target": "", "incarnation": "i"}, "target"),
+    ({"worker_id": "w", "target": "t", "incarnation": "x" * 200}, "incarnation"),
+]
+
+
+async def test_a_bad_join_is_refused_by_field(registry: RegistryProcess) -> None:
     await registry.start()
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await registry.stub.JoinWorker(registry_pb2.JoinWorkerRequest(**request_fields))
-    assert service_error(refused.value).field == field
+    for request_fields, field in BAD_JOINS:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await registry.stub.JoinWorker(registry_pb2.JoinWorkerRequest(**request_fields))
+        assert service_error(refused.value).field == field, request_fields
