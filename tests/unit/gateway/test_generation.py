@@ -24,7 +24,8 @@ class Diary:
     def __init__(self) -> None:
         self.did: list[tuple] = []
         self.opened_fails: ServiceError | None = None
-        self.closing = asyncio.Event()
+        self.opening, self.closing = asyncio.Event(), asyncio.Event()
+        self.opening.set()
         self.closing.set()
         self.closed_records = []
 
@@ -38,6 +39,7 @@ class Diary:
         pass
 
     async def opened(self, record):
+        await self.opening.wait()
         if self.opened_fails:
             raise self.opened_fails
         self.did.append(("opened", record.owner_epoch))
@@ -124,6 +126,28 @@ async def test_an_opened_that_cannot_be_written_cancels_and_refuses(make, diary)
         await generation.opened()
     assert caught.value.reason == "USAGE_BACKPRESSURE"
     assert diary.did == [("cancel", "cancelled", None, None), ("settle", 1, "cancelled", (0,))]
+
+
+@pytest.mark.parametrize("end", ["lost", "abandon", "shut_down"])
+async def test_whatever_happens_between_acceptance_and_opened_there_is_one_row_in_order(make, diary, end):
+    diary.opening.clear()
+    generation = make()
+    generation.accepted(1, "r")
+    await asyncio.sleep(0)
+    getattr(generation, end)()
+    if end == "lost":
+        generation.accepted(2, "r")
+        generation.choice_ended(0, FinishReason.STOP, "")
+    generation.request_ended(0, 0, 0.0)
+    await asyncio.sleep(0.01)
+    assert [entry[0] for entry in diary.did if entry[0] != "cancel"] == []
+    diary.opening.set()
+    await generation.opened()
+    closed = await generation.ended()
+    assert closed.billable_tokens == 0
+    assert [entry[0] for entry in diary.did if entry[0] != "cancel"] == ["opened", "closed", "settle"]
+    reason = {"lost": "stop", "abandon": "cancelled", "shut_down": "error"}[end]
+    assert diary.did[-2] == ("closed", 2 if end == "lost" else 1, reason, 0)
 
 
 async def test_however_many_things_end_a_request_it_closes_once(make, diary):
