@@ -178,6 +178,19 @@ async def test_a_key_is_never_taken_from_elsewhere_and_never_repeated(platform):
     assert "s3cret" not in response.text
 
 
+async def test_what_is_no_http_is_refused_and_its_log_quotes_no_key_and_no_prompt(platform, caplog):
+    for request in (
+        b"GARBAGE attack at dawn\r\n\r\n",
+        f"GET / HTTP/1.1\r\nHost: x\r\nAuthor\0ization: Bearer {KEY}\r\n\r\n".encode(),
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: attack at dawn\r\n\r\n",
+    ):
+        status, _, _ = await raw_http(platform, request)
+        assert status == 400
+    assert "request from" in caplog.text
+    assert KEY not in caplog.text
+    assert "attack" not in caplog.text
+
+
 async def test_bad_input_has_no_effect_on_a_running_stream(platform):
     halfway = asyncio.Event()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
@@ -38,7 +39,7 @@ class HttpServer:
         for face in faces:
             app.add_routes(face.routes())
         self._runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=_GRACE_S
+            app, handler_cancellation=True, access_log=None, logger=_logger(), shutdown_timeout=_GRACE_S
         )
 
     async def start(self, listen: str) -> str:
@@ -54,3 +55,15 @@ class HttpServer:
     async def stop(self) -> None:
         """Stop listening, let handlers say their last within a short grace, then cancel them."""
         await self._runner.cleanup()
+
+
+def _logger() -> logging.Logger:
+    # Of what is no HTTP the library logs the exception, which quotes headers, keys and bodies.
+    logger = logging.getLogger("tokenloom.http")
+    logger.addFilter(_without_exception)
+    return logger
+
+
+def _without_exception(record: logging.LogRecord) -> bool:
+    record.exc_info = None
+    return True
