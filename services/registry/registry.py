@@ -70,9 +70,12 @@ class Registry:
             await self._set_route(version)
         _log.info("route set", model_version=model_version)
 
-    def join(self, worker_id: str, target: str, incarnation: str) -> tuple[Version, bool]:
-        """Assign a version to a worker process; also says whether it is its name's current one."""
-        deployed = deployed_versions(self._routes.versions, self._served)
+    def join(self, worker_id: str, target: str, incarnation: str, name: str) -> tuple[Version, bool]:
+        """Assign a version to a worker process; also says whether it is its name's current one.
+
+        A worker that is kept for one model's `name` gets that one's version and no other.
+        """
+        deployed = deployed_versions(self._routes.versions, self._served, name)
         assigned, changes = self._assignments.join(worker_id, target, incarnation, deployed, self._clock())
         self._deployments.announce(changes)
         _log.info("worker joined", worker=worker_id, target=target, model_version=assigned)

@@ -64,7 +64,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         _check_worker(request.worker_id, request.incarnation)
         if not 0 < len(request.target) <= _TARGET_CHARS:
             raise invalid("target", f"must have 1 to {_TARGET_CHARS} characters")
-        version, current = self._registry.join(request.worker_id, request.target, request.incarnation)
+        version, current = self._registry.join(
+            request.worker_id, request.target, request.incarnation, request.model
+        )
         return registry_pb2.JoinWorkerResponse(
             model=_model(version, current=current), lease_us=int(self._registry.lease_s * 1e6)
         )

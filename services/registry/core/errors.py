@@ -9,7 +9,7 @@ class RegistryError(ServiceError):
     """A refusal of the registry.
 
     RegistryError
-    +-- NothingDeployedError    no model version is deployed yet
+    +-- NothingDeployedError    nothing is deployed yet that this worker may hold
     +-- UnknownLeaseError       the worker holds no lease: join again
     +-- SupersededError         another process joined under the worker's id
     +-- UnknownVersionError     no such verified version
@@ -19,10 +19,12 @@ class RegistryError(ServiceError):
 
 
 class NothingDeployedError(RegistryError):
-    """No model version is deployed yet."""
+    """Nothing is deployed yet that this worker may hold."""
 
     def __init__(self) -> None:
-        super().__init__(Code.UNAVAILABLE, "NOTHING_DEPLOYED", "no model is deployed; import one", "", 1000)
+        super().__init__(
+            Code.UNAVAILABLE, "NOTHING_DEPLOYED", "no such model is deployed; import one", "", 1000
+        )
 
 
 class UnknownLeaseError(RegistryError):

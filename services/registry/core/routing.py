@@ -25,6 +25,10 @@ def choose_routes(
     return chosen
 
 
-def deployed_versions(routes: Mapping[str, str], served: Sequence[str]) -> list[str]:
-    """The versions that workers hold: the route of each served name, in the order they were asked for."""
-    return [routes[name] for name in served or sorted(routes) if name in routes]
+def deployed_versions(routes: Mapping[str, str], served: Sequence[str], only: str = "") -> list[str]:
+    """The versions that workers hold: the route of each served name, in the order they were asked for.
+
+    `only`, where it is not empty, leaves out every other name.
+    """
+    names = served or sorted(routes)
+    return [routes[name] for name in names if name in routes and only in {"", name}]

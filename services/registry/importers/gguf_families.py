@@ -105,13 +105,12 @@ def _gemma3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
     return {
         "query_pre_attn_scalar": _query_scalar(config),
         "final_logit_softcapping": shortest(cap) or None,
-        "sliding_window": window or None,
         "layer_types": kinds,
         "rope_parameters": {
             GLOBAL: _gemma3_rope(file),
             WINDOWED: {"rope_type": "default", "rope_theta": shortest(local)},
         },
-    }
+    } | ({"sliding_window": window} if window else {})
 
 
 def _query_scalar(config: dict[str, Any]) -> int:

@@ -5,7 +5,6 @@ Written for vocabularies of hundreds of thousands of strings: one pass, and one 
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
+_LENGTH_BYTES = 8
 _STRING, _ARRAY = 8, 9
 _SCALARS: dict[int, np.dtype[Any]] = {
     kind: np.dtype(name)
@@ -137,7 +137,7 @@ class _Cursor:
     def _array(self, kind: int, count: int) -> list[Any]:
         if kind != _STRING:
             return self._scalars(kind, count)
-        if count * struct.calcsize("<Q") > len(self._data) - self.position:
+        if count * _LENGTH_BYTES > len(self._data) - self.position:
             raise SourceError(self.path, f"is truncated or damaged in {self.reading}")
         return [self.string() for _ in range(count)]
 

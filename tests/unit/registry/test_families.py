@@ -118,6 +118,22 @@ def test_gemmas_two_rotations_are_read_in_both_spellings(tmp_path: Path, spellin
     assert found["rope_parameters"] == GEMMA3_ROPE
 
 
+@pytest.mark.parametrize(
+    ("more", "kinds"),
+    [
+        (lambda w: w.kv_data[0].pop("gemma3.attention.sliding_window_pattern"), [SLIDING, SLIDING]),
+        (lambda w: w.add_sliding_window_pattern([False, True]), [FULL, SLIDING]),
+        (lambda w: w.kv_data[0].pop("gemma3.attention.sliding_window"), [FULL, FULL]),
+    ],
+    ids=["a period of six", "a list", "no window"],
+)
+def test_gguf_may_leave_gemmas_pattern_out_or_list_it(
+    tmp_path: Path, more: Callable[[gguf.GGUFWriter], None], kinds: list[str]
+) -> None:
+    _, found, _ = imported(GgufSpec("gemma3_text", more=more).write(tmp_path / "tiny.gguf"))
+    assert found["layer_types"] == kinds
+
+
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
 def test_the_text_model_of_a_gemma_that_sees_is_imported_alone(tmp_path: Path, prefix: str) -> None:
     family = FAMILIES["gemma3_text"]
@@ -232,6 +248,7 @@ def test_a_gguf_with_a_wrong_vocabulary_is_refused(tmp_path: Path, family: str) 
         ("qwen3_moe", {"num_experts_per_tok": 9}, "num_experts_per_tok must be at most num_experts"),
         ("qwen3_moe", {"moe_intermediate_size": None}, "moe_intermediate_size: Field required"),
         ("gemma3_text", {"hidden_activation": "silu"}, "hidden_activation: Input should be 'gelu"),
+        ("gemma3_text", {"sliding_window": None}, "sliding_window: Field required"),
         ("gemma3_text", layers(FULL), "layer_types has 1 of 2 layers"),
         ("gemma3_text", layers(FULL, "chunked"), r"layer_types\.1: Input should be 'sliding"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),

@@ -30,3 +30,10 @@ def test_served_names_are_deployed_in_the_order_asked_for() -> None:
     routes = {"a": "a@1", "b": "b@1", "c": "c@1"}
     assert deployed_versions(routes, ["c", "missing", "a"]) == ["c@1", "a@1"]
     assert deployed_versions(routes, []) == ["a@1", "b@1", "c@1"]
+
+
+def test_a_worker_kept_for_one_name_holds_no_other() -> None:
+    routes = {"a": "a@1", "b": "b@1", "ab": "ab@1"}
+    assert deployed_versions(routes, ["a", "b"], "b") == ["b@1"]
+    assert deployed_versions(routes, [], "a") == ["a@1"]
+    assert deployed_versions(routes, ["a"], "b") == []

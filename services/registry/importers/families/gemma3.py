@@ -55,7 +55,7 @@ class Gemma3Config(DecoderConfig):
     query_pre_attn_scalar: int | float = Field(256, gt=0)
     attn_logit_softcapping: float | None = Field(None, gt=0)
     final_logit_softcapping: float | None = Field(None, gt=0)
-    sliding_window: PositiveInt | None = None
+    sliding_window: PositiveInt
     layer_types: list[Literal["sliding_attention", "full_attention"]]
     rope_parameters: Gemma3Rope
 
@@ -73,8 +73,6 @@ class Gemma3Config(DecoderConfig):
     def _layers_are_named(self) -> Gemma3Config:
         if len(self.layer_types) != self.num_hidden_layers:
             raise ValueError(f"layer_types has {len(self.layer_types)} of {self.num_hidden_layers} layers")
-        if WINDOWED in self.layer_types and self.sliding_window is None:
-            raise ValueError("sliding_window is null, though layer_types has windowed layers")
         return self
 
     def norms(self) -> Shapes:
