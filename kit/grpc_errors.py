@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -145,17 +144,7 @@ async def _abort(error: BaseException, context: Context, method: str) -> NoRetur
     if left or isinstance(error, grpc.aio.AbortError) or context.cancelled() or context.done():
         raise error
     if not isinstance(error, ServiceError):
-        _report(error, method)
+        _log.error("call failed", method=method, traceback=log.trace(error))
         error = ServiceError(Code.INTERNAL, "INTERNAL", "the service failed; the operator's log says why")
     await context.abort_with_status(to_status(error))
     raise AssertionError("abort_with_status always raises")
-
-
-def _report(error: BaseException, method: str) -> None:
-    # Frames and types only: an exception's message may quote a prompt.
-    chain: list[str] = []
-    cause: BaseException | None = error
-    while cause is not None:
-        chain.append(f"{type(cause).__name__}\n{''.join(traceback.format_tb(cause.__traceback__))}")
-        cause = cause.__cause__ or cause.__context__
-    _log.error("call failed", method=method, traceback="\ncaused by ".join(chain))

@@ -61,7 +61,7 @@ def guard(task: asyncio.Task[Any]) -> asyncio.Task[Any]:
 
 def _check(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()):
-        _log.error("task died", task=task.get_name(), exc_info=error)
+        _log.error("task died", task=task.get_name(), traceback=log.trace(error))
         fail(f"background task {task.get_name()} died")
 
 

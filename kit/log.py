@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -40,6 +41,16 @@ def configure(service: str, *, fmt: str = "console", level: str = "INFO") -> Non
 def get(name: str) -> FilteringBoundLogger:
     """A logger whose lines carry `name` as their component."""
     return cast("FilteringBoundLogger", structlog.get_logger(component=name))
+
+
+def trace(error: BaseException) -> str:
+    """The frames and types of an error and its causes, without their messages: these may quote a prompt."""
+    chain: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        chain.append(f"{type(cause).__name__}\n{''.join(traceback.format_tb(cause.__traceback__))}")
+        cause = cause.__cause__ or cause.__context__
+    return "\ncaused by ".join(chain)
 
 
 def _naming(service: str) -> Processor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import traceback
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -74,7 +73,7 @@ def contract(refused: Callable[[ServiceError], None]) -> Middleware:
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:
-            _report(error, request)
+            _log.error("handler failed", path=request.path, traceback=kit.log.trace(error))
             failure = ServiceError(Code.INTERNAL, "INTERNAL", "the service failed")
             response = error_response(request, failure)
         if not response.prepared and "x-request-id" not in response.headers:
@@ -101,9 +100,3 @@ def _http_exception(request: web.Request, error: web.HTTPException) -> web.Respo
     if "Allow" in error.headers:
         response.headers["Allow"] = error.headers["Allow"]
     return response
-
-
-def _report(error: Exception, request: web.Request) -> None:
-    # Frames and types only: an exception's message may quote a prompt.
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    _log.error("handler failed", path=request.path, error=type(error).__name__, traceback=frames)
