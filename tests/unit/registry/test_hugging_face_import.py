@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +18,8 @@ from tests.unit.registry.foreign import CONFIG, TEMPLATE, VOCAB, read_weights, w
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+CHECKPOINTS = Path(__file__).parents[2] / "data" / "engine"
 LLAMA3 = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -47,6 +49,24 @@ def test_weights_configuration_and_tokenizer_are_kept(tmp_path: Path) -> None:
     manifest = artifacts.verify(artifact)
     assert (manifest.eos_token_ids, manifest.bos_token_id, manifest.licence) == ((1, 2), 0, "apache-2.0")
     assert (manifest.context_length, manifest.source) == (512, "huggingface:hf")
+
+
+@pytest.mark.parametrize(
+    "source", sorted(CHECKPOINTS.glob("*/config.json")), ids=lambda path: path.parent.name
+)
+def test_a_checkpoint_that_transformers_saved_is_imported_whole(tmp_path: Path, source: Path) -> None:
+    directory = tmp_path / "hf"
+    shutil.copytree(source.parent, directory)
+    artifact = import_directory(directory)
+    saved = read_weights(directory / "model.safetensors")
+    imported = read_weights(artifact / artifacts.WEIGHTS)
+    assert imported.keys() == saved.keys()
+    for name, (dtype, values) in saved.items():
+        assert imported[name][0] == dtype
+        np.testing.assert_array_equal(imported[name][1], values)
+    document, kept = (json.loads((place / "config.json").read_text()) for place in (directory, artifact))
+    assert kept.items() >= document.items()
+    assert artifacts.load_manifest(artifact).family == document["model_type"]
 
 
 def test_importing_twice_gives_the_same_version_and_leaves_nothing_else(tmp_path: Path) -> None:
