@@ -52,7 +52,7 @@ async def serve(
         async with channel(config.registry_target) as registry_channel:
             link = RegistryLink(
                 registry_pb2_grpc.RegistryServiceStub(registry_channel),
-                Identity(config.worker_id, reached_at, servicer.incarnation),
+                Identity(config.worker_id, reached_at, servicer.incarnation, config.worker_model),
                 lambda: servicer.state,
             )
             model = await _unless(stop, link.join())

@@ -13,10 +13,12 @@ from kit.config import ServiceConfig
 class WorkerConfig(ServiceConfig):
     """A worker's configuration; the KV pool is sized from free memory unless told in bytes or pages.
 
-    A worker that listens on every address tells the registry `worker_advertise_host` and its port.
+    A worker with a `worker_model` serves that name only, any other takes what the registry gives it. One that
+    listens on every address tells the registry `worker_advertise_host` and its port.
     """
 
     worker_id: str = Field(default="worker-0", pattern=r"^[A-Za-z0-9_-]+$")
+    worker_model: str = ""
     worker_listen: str = "127.0.0.1:0"
     worker_advertise_host: str = Field(default_factory=socket.gethostname, min_length=1)
     registry_target: str

@@ -35,8 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class StackOptions:
-    """What a module asks for, with `parametrize("stack", [StackOptions(workers=2)], indirect=True)`."""
+    """What a module asks for, with `parametrize("stack", [StackOptions(workers=2)], indirect=True)`.
 
+    `models` are names below `models_dir`, the default model where there are none.
+    """
+
+    models: tuple[str, ...] = ()
     gateways: int = 1
     workers: int = 1
     dtype: str = "float32"
@@ -98,6 +102,7 @@ def _start(data_dir: Path, models_dir: Path, options: StackOptions) -> subproces
         *(sys.executable, "-m", "tokenloom.cli", "up"),
         *("--data-dir", str(data_dir), "--models-dir", str(models_dir)),
         *("--gateways", str(options.gateways), "--workers", str(options.workers)),
+        *(word for name in options.models for word in ("--model", name)),
     ]
     env = {**os.environ, "TOKENLOOM_WORKER_DTYPE": options.dtype, **options.env}
     with (data_dir / "log").open("w") as log:

@@ -59,7 +59,7 @@ async def _demo(options: Options, console: Console) -> None:
         async with access.client() as client:
             talk = [{"role": "user", "content": QUESTION}]
             limits = {"max_tokens": 96, "temperature": 0.0}
-            accepted, _, done = await stream(client, options.model, talk, limits)
+            accepted, _, done = await stream(client, options.served[0], talk, limits)
         summary(accepted, done)
         click.secho("\nIts row in the ledger:\n", bold=True)
         ledger.show([await _closed_row(access, accepted.request_id)])

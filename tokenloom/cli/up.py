@@ -26,8 +26,15 @@ _PORT = click.IntRange(0, 65535)
 @click.option("--http-port", type=_PORT, default=0, help="Of the first gateway; 0 picks a free one.")
 @click.option("--grpc-port", type=_PORT, default=0, help="Of the first gateway; 0 picks a free one.")
 @click.option("--gateways", type=click.IntRange(1, 32), default=1, show_default=True)
-@click.option("--workers", type=click.IntRange(1, 32), default=1, show_default=True)
-@click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Name of the model to serve.")
+@click.option("--workers", type=click.IntRange(1, 32), default=1, show_default=True, help="Of each model.")
+@click.option(
+    "--model",
+    "served",
+    multiple=True,
+    default=(DEFAULT_MODEL,),
+    show_default=True,
+    help="Name of a model to serve; give it again for another.",
+)
 @click.option("--nats-url", envvar="TOKENLOOM_NATS_URL", help="Use this NATS instead of starting one.")
 @click.option("--database-url", envvar="TOKENLOOM_DATABASE_URL", help="Keep the ledger there.")
 @models_dir_option

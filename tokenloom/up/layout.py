@@ -44,10 +44,10 @@ class Layout:
 
     def specs(self, nats_port: int) -> list[Spec]:
         """Every service's process, gateways last: they are what a caller waits for."""
-        named = [f"worker-{number}" for number in range(1, self.options.workers + 1)]
+        workers = enumerate(self.options.worker_models, 1)
         return [
             self._registry(nats_port),
-            *(self._worker(name, nats_port) for name in named),
+            *(self._worker(f"worker-{number}", model, nats_port) for number, model in workers),
             self._scheduler(nats_port),
             self._usage(nats_port),
             *(self._gateway(number, nats_port) for number in range(1, self.options.gateways + 1)),
@@ -61,13 +61,14 @@ class Layout:
         settings = {
             "REGISTRY_LISTEN": self.socket("registry"),
             "MODELS_DIR": str(self.options.models.resolve()),
-            "SERVE_MODELS": self.options.model,
+            "SERVE_MODELS": ",".join(self.options.served),
         }
         return self._spec("registry", "registry", self.socket("registry"), settings, nats_port)
 
-    def _worker(self, name: str, nats_port: int) -> Spec:
+    def _worker(self, name: str, model: str, nats_port: int) -> Spec:
         settings = {
             "WORKER_ID": name,
+            "WORKER_MODEL": model,
             "WORKER_LISTEN": self.socket(name),
             "REGISTRY_TARGET": self.socket("registry"),
         }

@@ -15,17 +15,25 @@ class UpError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One platform: port 0 picks a free one, `models_dir` defaults to one below `data_dir`."""
+    """One platform: port 0 picks a free one, `models_dir` defaults to one below `data_dir`.
+
+    `served` names the models; each has `workers` workers of its own.
+    """
 
     data_dir: Path
     http_port: int = 0
     grpc_port: int = 0
     gateways: int = 1
     workers: int = 1
-    model: str = DEFAULT_MODEL
+    served: tuple[str, ...] = (DEFAULT_MODEL,)
     models_dir: Path | None = None
     nats_url: str | None = None
     database_url: str | None = None
+
+    @property
+    def worker_models(self) -> list[str]:
+        """The model of each worker, one worker after the other."""
+        return [name for name in dict.fromkeys(self.served) for _ in range(self.workers)]
 
     @property
     def models(self) -> Path:

@@ -73,7 +73,8 @@ class Platform:
         # Before anything slow: a port in use is said at once.
         nats_port = self._layout.ports.pick()
         specs = self._layout.specs(nats_port)
-        await ensure_model(self._options.models, self._options.model)
+        for name in self._options.served:
+            await ensure_model(self._options.models, name)
         if self._options.nats_url is None:
             await self._serve([self._nats(nats_port)])
         await self._serve(specs)
@@ -119,7 +120,7 @@ class Platform:
         async with grpc.aio.insecure_channel(self._layout.socket("scheduler")) as channel:
             stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
             attached = 0
-            while attached < self._options.workers:
+            while attached < len(self._options.worker_models):
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     response = await stub.Inspect(
                         scheduler_pb2.InspectRequest(), timeout=self._policy.answer_s

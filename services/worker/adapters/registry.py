@@ -27,11 +27,12 @@ _log = log.get("registry")
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this process is to the registry."""
+    """Who this process is to the registry; `model` is the one name it is kept for, if any."""
 
     worker_id: str
     target: str
     incarnation: str
+    model: str = ""
 
 
 class RegistryLink:
@@ -93,7 +94,7 @@ class RegistryLink:
     async def _join(self) -> registry_pb2.ModelVersion:
         me = self._identity
         request = registry_pb2.JoinWorkerRequest(
-            worker_id=me.worker_id, target=me.target, incarnation=me.incarnation
+            worker_id=me.worker_id, target=me.target, incarnation=me.incarnation, model=me.model
         )
         response = await self._stub.JoinWorker(request, timeout=CALL_S)
         self._lease_s = response.lease_us / 1e6

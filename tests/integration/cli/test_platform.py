@@ -117,6 +117,13 @@ def test_each_service_gets_its_own_nats_user_and_nobody_else_s_secrets(monkeypat
         assert ("TOKENLOOM_DEV_API_KEY" in spec.env) == (spec.service == "usage")
 
 
+def test_each_model_gets_workers_of_its_own(tmp_path):
+    options = Options(tmp_path, served=("a", "b", "a"), workers=2)
+    specs = Layout(options, files.load_secrets(tmp_path), tmp_path).specs(4222)
+    workers = {spec.name: spec.env["TOKENLOOM_WORKER_MODEL"] for spec in specs if spec.service == "worker"}
+    assert workers == {"worker-1": "a", "worker-2": "a", "worker-3": "b", "worker-4": "b"}
+
+
 def test_sockets_of_a_killed_platform_are_removed_by_the_next_one(tmp_path):
     first = files.make_sockets(tmp_path)
     second = files.make_sockets(tmp_path)

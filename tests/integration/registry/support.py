@@ -117,10 +117,12 @@ class RegistryProcess:
         if self._process:
             self.end(signal.SIGKILL)
 
-    async def join(self, worker_id: str, incarnation: str = "i1") -> registry_pb2.JoinWorkerResponse:
+    async def join(
+        self, worker_id: str, incarnation: str = "i1", model: str = ""
+    ) -> registry_pb2.JoinWorkerResponse:
         return await self.stub.JoinWorker(
             registry_pb2.JoinWorkerRequest(
-                worker_id=worker_id, target=f"{worker_id}:1", incarnation=incarnation
+                worker_id=worker_id, target=f"{worker_id}:1", incarnation=incarnation, model=model
             )
         )
 

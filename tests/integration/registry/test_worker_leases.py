@@ -86,6 +86,22 @@ async def test_a_worker_that_died_while_the_registry_was_away_is_announced_gone(
     await eventually(lambda: events.kinds == [("READY", "i1"), ("GONE", "i1")])
 
 
+async def test_workers_kept_for_a_model_get_it_whatever_others_hold(
+    registry: RegistryProcess, models: Path, worker: str, names: tuple[str, str]
+) -> None:
+    """Another model without a worker does not draw them away."""
+    versions = [publish(models, name) for name in names]
+    await registry.start()
+    for number in (1, 2):
+        joined = await registry.join(f"{worker}-{number}", model=names[0])
+        assert joined.model.model_version == versions[0]
+    joined = await registry.join(f"{worker}-3")
+    assert joined.model.model_version != versions[0]
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await registry.join(f"{worker}-4", model="unknown")
+    assert service_error(refused.value).reason == "NOTHING_DEPLOYED"
+
+
 @pytest.mark.usefixtures("joined")
 async def test_a_worker_that_comes_back_soon_after_gone_is_announced_again(
     registry: RegistryProcess, worker: str, events: WorkerEvents, eventually: Any

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tokenloom.api.worker.v1 import worker_pb2 as tokenloom_dot_api_dot_worker_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(tokenloom/api/registry/v1/registry.proto\x12\x19tokenloom.api.registry.v1\x1a$tokenloom/api/worker/v1/worker.proto\"\xc4\x01\n\x0cModelVersion\x12\x15\n\rmodel_version\x18\x01 \x01(\t\x12\x14\n\x0c\x61rtifact_uri\x18\x02 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\x05\x12\x19\n\x11tokenizer_version\x18\x05 \x01(\t\x12\x0e\n\x06source\x18\x06 \x01(\t\x12\x0f\n\x07licence\x18\x07 \x01(\t\x12\x12\n\nsize_bytes\x18\x08 \x01(\x03\x12\x0f\n\x07\x63urrent\x18\t \x01(\x08\"-\n\x14RegisterModelRequest\x12\x15\n\rmodel_version\x18\x01 \x01(\t\"O\n\x15RegisterModelResponse\x12\x36\n\x05model\x18\x01 \x01(\x0b\x32\'.tokenloom.api.registry.v1.ModelVersion\"\x13\n\x11ListModelsRequest\"M\n\x12ListModelsResponse\x12\x37\n\x06models\x18\x01 \x03(\x0b\x32\'.tokenloom.api.registry.v1.ModelVersion\"(\n\x0fSetRouteRequest\x12\x15\n\rmodel_version\x18\x01 \x01(\t\"\x12\n\x10SetRouteResponse\"K\n\x11JoinWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\"^\n\x12JoinWorkerResponse\x12\x36\n\x05model\x18\x01 \x01(\x0b\x32\'.tokenloom.api.registry.v1.ModelVersion\x12\x10\n\x08lease_us\x18\x02 \x01(\x03\"p\n\x11RenewLeaseRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x33\n\x05state\x18\x03 \x01(\x0e\x32$.tokenloom.api.worker.v1.WorkerState\"\x14\n\x12RenewLeaseResponse2\xab\x04\n\x0fRegistryService\x12r\n\rRegisterModel\x12/.tokenloom.api.registry.v1.RegisterModelRequest\x1a\x30.tokenloom.api.registry.v1.RegisterModelResponse\x12i\n\nListModels\x12,.tokenloom.api.registry.v1.ListModelsRequest\x1a-.tokenloom.api.registry.v1.ListModelsResponse\x12\x63\n\x08SetRoute\x12*.tokenloom.api.registry.v1.SetRouteRequest\x1a+.tokenloom.api.registry.v1.SetRouteResponse\x12i\n\nJoinWorker\x12,.tokenloom.api.registry.v1.JoinWorkerRequest\x1a-.tokenloom.api.registry.v1.JoinWorkerResponse\x12i\n\nRenewLease\x12,.tokenloom.api.registry.v1.RenewLeaseRequest\x1a-.tokenloom.api.registry.v1.RenewLeaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(tokenloom/api/registry/v1/registry.proto\x12\x19tokenloom.api.registry.v1\x1a$tokenloom/api/worker/v1/worker.proto\"\xc4\x01\n\x0cModelVersion\x12\x15\n\rmodel_version\x18\x01 \x01(\t\x12\x14\n\x0c\x61rtifact_uri\x18\x02 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\x05\x12\x19\n\x11tokenizer_version\x18\x05 \x01(\t\x12\x0e\n\x06source\x18\x06 \x01(\t\x12\x0f\n\x07licence\x18\x07 \x01(\t\x12\x12\n\nsize_bytes\x18\x08 \x01(\x03\x12\x0f\n\x07\x63urrent\x18\t \x01(\x08\"-\n\x14RegisterModelRequest\x12\x15\n\rmodel_version\x18\x01 \x01(\t\"O\n\x15RegisterModelResponse\x12\x36\n\x05model\x18\x01 \x01(\x0b\x32\'.tokenloom.api.registry.v1.ModelVersion\"\x13\n\x11ListModelsRequest\"M\n\x12ListModelsResponse\x12\x37\n\x06models\x18\x01 \x03(\x0b\x32\'.tokenloom.api.registry.v1.ModelVersion\"(\n\x0fSetRouteRequest\x12\x15\n\rmodel_version\x18\x01 \x01(\t\"\x12\n\x10SetRouteResponse\"Z\n\x11JoinWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\"^\n\x12JoinWorkerResponse\x12\x36\n\x05model\x18\x01 \x01(\x0b\x32\'.tokenloom.api.registry.v1.ModelVersion\x12\x10\n\x08lease_us\x18\x02 \x01(\x03\"p\n\x11RenewLeaseRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x33\n\x05state\x18\x03 \x01(\x0e\x32$.tokenloom.api.worker.v1.WorkerState\"\x14\n\x12RenewLeaseResponse2\xab\x04\n\x0fRegistryService\x12r\n\rRegisterModel\x12/.tokenloom.api.registry.v1.RegisterModelRequest\x1a\x30.tokenloom.api.registry.v1.RegisterModelResponse\x12i\n\nListModels\x12,.tokenloom.api.registry.v1.ListModelsRequest\x1a-.tokenloom.api.registry.v1.ListModelsResponse\x12\x63\n\x08SetRoute\x12*.tokenloom.api.registry.v1.SetRouteRequest\x1a+.tokenloom.api.registry.v1.SetRouteResponse\x12i\n\nJoinWorker\x12,.tokenloom.api.registry.v1.JoinWorkerRequest\x1a-.tokenloom.api.registry.v1.JoinWorkerResponse\x12i\n\nRenewLease\x12,.tokenloom.api.registry.v1.RenewLeaseRequest\x1a-.tokenloom.api.registry.v1.RenewLeaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,13 +47,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETROUTERESPONSE']._serialized_start=578
   _globals['_SETROUTERESPONSE']._serialized_end=596
   _globals['_JOINWORKERREQUEST']._serialized_start=598
-  _globals['_JOINWORKERREQUEST']._serialized_end=673
-  _globals['_JOINWORKERRESPONSE']._serialized_start=675
-  _globals['_JOINWORKERRESPONSE']._serialized_end=769
-  _globals['_RENEWLEASEREQUEST']._serialized_start=771
-  _globals['_RENEWLEASEREQUEST']._serialized_end=883
-  _globals['_RENEWLEASERESPONSE']._serialized_start=885
-  _globals['_RENEWLEASERESPONSE']._serialized_end=905
-  _globals['_REGISTRYSERVICE']._serialized_start=908
-  _globals['_REGISTRYSERVICE']._serialized_end=1463
+  _globals['_JOINWORKERREQUEST']._serialized_end=688
+  _globals['_JOINWORKERRESPONSE']._serialized_start=690
+  _globals['_JOINWORKERRESPONSE']._serialized_end=784
+  _globals['_RENEWLEASEREQUEST']._serialized_start=786
+  _globals['_RENEWLEASEREQUEST']._serialized_end=898
+  _globals['_RENEWLEASERESPONSE']._serialized_start=900
+  _globals['_RENEWLEASERESPONSE']._serialized_end=920
+  _globals['_REGISTRYSERVICE']._serialized_start=923
+  _globals['_REGISTRYSERVICE']._serialized_end=1478
 # @@protoc_insertion_point(module_scope)

@@ -62,14 +62,16 @@ class SetRouteResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class JoinWorkerRequest(_message.Message):
-    __slots__ = ("worker_id", "target", "incarnation")
+    __slots__ = ("worker_id", "target", "incarnation", "model")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     target: str
     incarnation: str
-    def __init__(self, worker_id: _Optional[str] = ..., target: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
+    model: str
+    def __init__(self, worker_id: _Optional[str] = ..., target: _Optional[str] = ..., incarnation: _Optional[str] = ..., model: _Optional[str] = ...) -> None: ...
 
 class JoinWorkerResponse(_message.Message):
     __slots__ = ("model", "lease_us")
