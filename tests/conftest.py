@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.bus import Bus
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 pytest_plugins = ["tests.models"]
 
@@ -75,6 +77,14 @@ def nats_server(scratch: Path) -> Iterator[NatsServer]:
 @pytest.fixture(scope="module")
 def nats_url(nats_server: NatsServer) -> str:
     return nats_server.url
+
+
+@pytest.fixture
+async def bus(nats_url: str) -> AsyncIterator[Bus]:
+    """A connection to that NATS which may do everything."""
+    bus = await Bus.connect(nats_url, "test")
+    yield bus
+    await bus.close()
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from kit import artifacts
-from kit.bus import Bus
 from kit.grpc import Server, channel
 from services.gateway import bootstrap
 from services.gateway.config import GatewayConfig
@@ -29,6 +28,8 @@ from tokenloom.api.usage.v1 import usage_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from kit.bus import Bus
 
 KEY, RIVAL_KEY, REVOKED_KEY = "key-of-acme", "key-of-rival", "key-revoked"
 CONTEXT = 256
@@ -147,9 +148,8 @@ def toy_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def bus(nats_url: str, toy_artifact: Path) -> AsyncIterator[Bus]:
+async def bus(bus: Bus, toy_artifact: Path) -> Bus:
     """The streams and buckets as the other services leave them."""
-    bus = await Bus.connect(nats_url, "test")
     await bus.ensure_stream("USAGE", ["usage.v1.>"], max_age_s=3600)
     await bus.js.purge_stream("USAGE")
     keys, routes = await bus.ensure_kv("keys"), await bus.ensure_kv("routes")
@@ -169,8 +169,7 @@ async def bus(nats_url: str, toy_artifact: Path) -> AsyncIterator[Bus]:
         tokenizer_version=manifest.tokenizer_version,
     )
     await routes.put("toy", route.SerializeToString())
-    yield bus
-    await bus.close()
+    return bus
 
 
 @pytest.fixture

@@ -27,13 +27,6 @@ async def running(coroutine):
 
 
 @pytest.fixture
-async def bus(nats_server):
-    bus = await Bus.connect(nats_server.url, "test")
-    yield bus
-    await bus.close()
-
-
-@pytest.fixture
 async def stream(bus, name):
     await bus.ensure_stream(name, [f"{name}.>"], max_age_s=3600)
     return name

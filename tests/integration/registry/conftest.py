@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.bus import Bus
 from tests.integration.registry.support import RegistryProcess, WorkerEvents
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from kit.bus import Bus
 
 
 @pytest.fixture
@@ -27,13 +28,6 @@ async def registry(models: Path, nats_url: str) -> AsyncIterator[RegistryProcess
     process = RegistryProcess(models.parent, nats_url, models)
     yield process
     await process.close()
-
-
-@pytest.fixture
-async def bus(nats_url: str) -> AsyncIterator[Bus]:
-    connection = await Bus.connect(nats_url, "test")
-    yield connection
-    await connection.close()
 
 
 @pytest.fixture

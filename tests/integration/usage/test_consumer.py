@@ -7,7 +7,6 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from kit.bus import Bus
 from services.usage.adapters.database import LedgerUnavailable
 from services.usage.adapters.ledger import Ledger
 from services.usage.core.listing import query
@@ -19,12 +18,10 @@ ALL = query(tenant_id="acme", request_id=0, start_us=None, end_us=None, page_siz
 
 
 @pytest.fixture
-async def bus(nats_url):
-    bus = await Bus.connect(nats_url, "test")
+async def bus(bus):
     await bus.ensure_stream("USAGE", ["usage.v1.>"], max_age_s=3600)
     await bus.js.purge_stream("USAGE")
-    yield bus
-    await bus.close()
+    return bus
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import contextlib
 
 import pytest
 
-from kit.bus import Bus
 from services.usage.adapters.database import Database
 from services.usage.adapters.ledger import Ledger
 from services.usage.bootstrap import DURABLE, STREAM, SUBJECTS
@@ -19,12 +18,10 @@ ALL = query(tenant_id="acme", request_id=0, start_us=None, end_us=None, page_siz
 
 
 @pytest.fixture
-async def bus(nats_url):
-    bus = await Bus.connect(nats_url, "test")
+async def bus(bus):
     await bus.ensure_stream(STREAM, SUBJECTS, max_age_s=3600)
     yield bus
     await bus.js.delete_stream(STREAM)
-    await bus.close()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from kit.bus import Bus, KvView
+from kit.bus import KvView
 from kit.grpc import channel, service_error
 from services.usage.core.keys import digest
 from tests.support.usage import BASE_US, closed, opened
@@ -65,13 +65,6 @@ class UsageProcess:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-
-
-@pytest.fixture
-async def bus(nats_server):
-    bus = await Bus.connect(nats_server.url, "test")
-    yield bus
-    await bus.close()
 
 
 @pytest.fixture(scope="module")
