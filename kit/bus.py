@@ -30,7 +30,7 @@ __all__ = ["Bus", "BusError", "KvView", "Message"]
 V = TypeVar("V")
 RETRY_S = 0.5
 RECONNECT_S = 0.25
-ACK_WAIT_S = 30.0
+ACK_WAIT_S = 10.0
 PUBLISH_TIMEOUT_S = 5.0
 # A lone event waits this long for company, so that a burst becomes few batches.
 _GATHER_S = 0.02
