@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tests.compose.traffic import Load, Outcome
 
 T = TypeVar("T")
+# What may be said to a new request while a service is replaced.
+REFUSALS = frozenset({"NO_CAPACITY", "DRAINING", "QUEUE_FULL"})
 _COLUMNS = "tenant_id, input_tokens, output_tokens, billable_tokens, finish_reason"
 
 
@@ -90,11 +92,15 @@ async def row(stack: Stack, outcome: Outcome, within_s: float = 60.0) -> list[st
     return only
 
 
-async def hold_the_contract(stack: Stack, load: Load, allowed: set[str]) -> str:
-    """Nothing accepted broke, refusals were allowed, rows are as callers saw them; says what was refused."""
+async def hold_the_contract(stack: Stack, load: Load, *, unreachable: bool = False) -> str:
+    """Nothing accepted broke, refusals said when to come again, rows are as callers saw them.
+
+    `unreachable`: a gateway was away, so that calls to it may have reached nobody. Says what was refused.
+    """
     assert not load.broken, load.broken
     reasons = Counter(error.reason for error in load.refusals)
-    assert reasons.keys() <= allowed, f"{reasons}: {load.refusals[:3]}"
+    assert reasons.keys() <= REFUSALS | ({"UNAVAILABLE"} if unreachable else set()), reasons
+    assert all(error.retry_after for error in load.refusals if error.reason in REFUSALS), load.refusals
     assert {outcome.ended for outcome in load.outcomes} <= {"FINISH_REASON_LENGTH"}
     await _billed(stack, load.outcomes)
     return ", ".join(f"{reason} {count} times" for reason, count in reasons.items()) or "none"

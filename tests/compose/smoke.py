@@ -34,6 +34,7 @@ DRILLS = (
     drills.find_the_row,
     drills.kill_the_worker_in_mid_stream,
     drills.recreate_the_worker_under_load,
+    drills.recreate_the_scheduler_under_load,
     drills.scale_and_replace_a_gateway_under_load,
     drills.back_up_and_restore_the_ledger,
     drills.rotate_secrets,
