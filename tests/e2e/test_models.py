@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import aiohttp
 import pytest
 
 from services.registry.importing import import_model
@@ -28,15 +30,10 @@ FAMILIES = {
     "qwen3-moe": "qwen3_moe",
 }
 
+SMALL = {"TOKENLOOM_WORKER_THREADS": "1", "TOKENLOOM_PAGE_SIZE": "8", "TOKENLOOM_PAGE_COUNT": "32"}
+
 pytestmark = pytest.mark.parametrize(
-    "stack",
-    [
-        StackOptions(
-            models=tuple(FAMILIES), env={"TOKENLOOM_WORKER_THREADS": "1", "TOKENLOOM_PAGE_COUNT": "128"}
-        )
-    ],
-    indirect=True,
-    ids=["six models"],
+    "stack", [StackOptions(models=tuple(FAMILIES), env=SMALL)], indirect=True, ids=["six models"]
 )
 
 
@@ -58,8 +55,8 @@ def cases_of(name):
 
 
 async def test_requests_to_every_model_at_once_each_get_their_own_models_tokens(stack):
-    """More than the pools hold: some wait or are preempted, none gets another's tokens."""
-    wanted = [(name, case) for name in FAMILIES for case in cases_of(name)] * 3
+    """More than the pools hold: some wait, some are preempted, none gets another's tokens."""
+    wanted = [(name, case) for name in FAMILIES for case in cases_of(name)] * 2
     async with Driver(stack.http_url, stack.api_key) as driver:
         bodies = [
             {"promptTokenIds": case["prompt_token_ids"], "maxOutputTokens": 24, "ignoreEos": True}
@@ -74,6 +71,18 @@ async def test_requests_to_every_model_at_once_each_get_their_own_models_tokens(
     for (name, case), outcome in zip(wanted, outcomes, strict=True):
         assert outcome.accepted["modelVersion"].startswith(f"{name}@")
         assert outcome.ids == case["greedy_token_ids"]
+    assert await preemptions(stack) > 0
+
+
+async def preemptions(stack):
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(stack.service("scheduler")["metrics_url"]) as response,
+    ):
+        text = await response.text()
+    by_model = re.findall(r"^tokenloom_scheduler_preemptions_total{.*} (.*)$", text, re.MULTILINE)
+    assert len(by_model) == len(FAMILIES)
+    return sum(map(float, by_model))
 
 
 async def test_prompt_text_goes_through_each_models_own_tokenizer(stack):

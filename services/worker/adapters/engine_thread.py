@@ -88,7 +88,7 @@ class EngineThread:
         try:
             started = time.monotonic()
             engine = self._load()
-            self._metrics.load_seconds.set(time.monotonic() - started)
+            self._metrics.loaded(engine, time.monotonic() - started)
             self._post(self.loaded, engine)
             while (job := self._inbox.get()) is not None:
                 self._run(engine, job)

@@ -22,7 +22,7 @@ class CountingEngine:
     model_version = "tiny@1"
     runtime_revision = "counting"
     page_size, page_count, slot_count, max_step_tokens = 4, 64, 8, 64
-    context_length, vocab_size, kv_bytes_per_token = 256, 1000, 1
+    context_length, vocab_size, kv_bytes_per_token = 256, 1000, 96
 
     def __init__(self, directory) -> None:
         self.directory = directory

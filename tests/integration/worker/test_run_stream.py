@@ -107,3 +107,5 @@ async def test_metrics_count_steps_and_their_parts(ready, stub):
     assert value("tokenloom_worker_rows_total") == 3
     assert value("tokenloom_worker_step_seconds_count", {"part": "forward"}) == 2
     assert value("tokenloom_worker_load_seconds") >= 0
+    assert value("tokenloom_worker_kv_bytes_per_token") == ready.engine.kv_bytes_per_token
+    assert value("tokenloom_worker_kv_pool_bytes") == ready.engine.kv_bytes_per_token * 4 * 64
