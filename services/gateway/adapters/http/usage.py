@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from services.gateway.adapters.usage_client import UsageClient
 
 _MAX_PAGE = 1000
+_PAGE_SIZE = re.compile("[0-9]{1,4}")
 
 
 class UsageFace:
@@ -107,6 +109,6 @@ def _request_id(text: str) -> int:
 def _page_size(text: str | None) -> int:
     if text is None:
         return 0
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= _MAX_PAGE:
+    if not _PAGE_SIZE.fullmatch(text) or not 1 <= int(text) <= _MAX_PAGE:
         raise invalid("pageSize", f"pageSize must be an integer from 1 to {_MAX_PAGE}")
     return int(text)
