@@ -10,7 +10,7 @@ from services.scheduler.core.errors import AdmissionError
 from services.scheduler.core.sequence import Work, predict_work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from services.scheduler.core.limits import LaneLimits
     from services.scheduler.core.messages import Request
@@ -84,10 +84,8 @@ class Admission:
         self._queue = queue
         self._rates = rates
 
-    def check(
-        self, request: Request, replicas: Collection[Replica], cached: Callable[[], int], now: float
-    ) -> None:
-        """Raise AdmissionError when the request is not taken; `cached` counts its cached prompt tokens."""
+    def door(self, request: Request, replicas: Collection[Replica], now: float) -> Fleet:
+        """Return the replicas that may take the request, or raise AdmissionError when none ever could."""
         if request.deadline is not None and request.deadline <= now:
             raise AdmissionError("DEADLINE_EXCEEDED", "the deadline has already passed", "deadline")
         if not replicas:
@@ -96,10 +94,17 @@ class Admission:
         if not takers:
             raise AdmissionError("DRAINING", "every worker of this model drains", "", NO_WORKER_RETRY_S)
         fleet = Fleet.of(takers)
-        self._door(request, fleet)
-        self._bound(request, fleet)
-        if request.deadline is not None:
-            self._deadline(request, fleet, cached, now)
+        self._fits(request, fleet)
+        return fleet
+
+    def queue(self, request: Request, fleet: Fleet, cached: int, now: float) -> None:
+        """Raise AdmissionError when a request, `cached` tokens of it in the cache, would wait too long."""
+        own = self._own(request, fleet, cached)
+        ahead = self._queue.ahead(request.priority)
+        wait = self._wait(ahead, own, fleet)
+        if ahead.sequences:
+            self._bound(wait, ahead.pages + own.pages, fleet)
+        self._deadline(request, cached, wait, fleet, now)
 
     def queue_s(self, replicas: Collection[Replica]) -> float:
         """Return the predicted seconds of all waiting work."""
@@ -107,7 +112,7 @@ class Admission:
             return 0.0
         return self._wait(self._queue.total(), Work(), Fleet.of(replicas)).total_s
 
-    def _door(self, request: Request, fleet: Fleet) -> None:
+    def _fits(self, request: Request, fleet: Fleet) -> None:
         """Refuse what could not run even alone."""
         prompt, most = len(request.prompt), fleet.context_length - 1
         if not prompt:
@@ -130,13 +135,9 @@ class Admission:
             message = f"with {prompt} prompt tokens the KV pages allow up to {holds + 1 - prompt}"
             raise AdmissionError("CONTEXT_TOO_LONG", message, "max_output_tokens")
 
-    def _bound(self, request: Request, fleet: Fleet) -> None:
+    def _bound(self, wait: Wait, pages: float, fleet: Fleet) -> None:
         """Refuse what would make the queue longer than its bounds; an empty queue takes anything."""
-        limits, own = self._limits, self._own(request, fleet)
-        ahead = self._queue.ahead(request.priority)
-        if not ahead.sequences:
-            return
-        wait = self._wait(ahead, own, fleet)
+        limits = self._limits
         late = wait.total_s - limits.max_queue_s
         if late > 0:
             reason = "QUEUE_FULL" if wait.prompts_s >= wait.room_s else "KV_EXHAUSTED"
@@ -144,35 +145,32 @@ class Admission:
                 f"work ahead takes about {wait.total_s:.1f} s, at most {limits.max_queue_s:g} s may wait"
             )
             raise AdmissionError(reason, message, "", max(late, LEAST_RETRY_S))
-        pools = (fleet.reserved.pages + ahead.pages + own.pages) / fleet.pages
+        pools = (fleet.reserved.pages + pages) / fleet.pages
         excess = pools - 1 - limits.max_queue_pools
         if excess > 0:
             message = "waiting requests already need more KV pages than the queue allows"
             raise AdmissionError("KV_EXHAUSTED", message, "", max(excess * wait.residence_s, LEAST_RETRY_S))
 
-    def _deadline(self, request: Request, fleet: Fleet, cached: Callable[[], int], now: float) -> None:
+    def _deadline(self, request: Request, cached: int, wait: Wait, fleet: Fleet, now: float) -> None:
         """Refuse when the predicted first token comes after the deadline."""
-        assert request.deadline is not None
-        left_s = request.deadline - now
-        wait_s = self._wait(self._queue.ahead(request.priority), self._own(request, fleet), fleet).total_s
-        late_s = wait_s + self._solo_s(len(request.prompt), fleet, now) - left_s
-        if late_s <= 0:
+        if request.deadline is None:
             return
-        solo_s = self._solo_s(len(request.prompt) - cached(), fleet, now)
-        late_s = wait_s + solo_s - left_s
+        prompt, left_s = len(request.prompt), request.deadline - now
+        late_s = wait.total_s + self._solo_s(prompt - cached, fleet, now) - left_s
         if late_s > 0:
             message = f"the first token is predicted {late_s:.2f} s after the deadline"
-            possible = self._rates.prefill_seconds(len(request.prompt), fleet.step_tokens) < left_s
+            possible = self._rates.prefill_seconds(prompt, fleet.step_tokens) < left_s
             retry_s = max(late_s, LEAST_RETRY_S) if possible else None
             raise AdmissionError("DEADLINE_INFEASIBLE", message, "deadline", retry_s)
 
-    def _own(self, request: Request, fleet: Fleet) -> Work:
+    def _own(self, request: Request, fleet: Fleet, cached: int) -> Work:
         """Predict what the request asks for; its choices share the prompt's full pages."""
         size, chunk = fleet.page_size, self._limits.chunk_tokens
         prompt = len(request.prompt)
         output = max(1.0, request.max_output_tokens * self._rates.output_share)
-        work = predict_work(prompt, 0, output, size, chunk)
-        further = predict_work(prompt, (prompt - 1) // size * size, output, size, chunk)
+        work = predict_work(prompt, output, size, chunk, cached=cached)
+        shared = (prompt - 1) // size * size
+        further = predict_work(prompt, output, size, chunk, shared=shared, cached=cached)
         work.add(further, request.n - 1)
         return work
 

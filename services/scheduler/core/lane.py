@@ -84,19 +84,16 @@ class Lane:
     def submit(self, request: Request, now: float) -> None:
         """Queue a request, or raise AdmissionError."""
         try:
-            if request.request_id in self._live:
-                raise AdmissionError("INVALID_REQUEST", "this id is already in use", "request_id")
-            self._admission.check(request, self._replicas.values(), lambda: self._cached(request, now), now)
+            accepted, cached = self._consider(request, now)
         except AdmissionError as refusal:
             refusals = self.counters.refusals
             refusals[refusal.reason] = refusals.get(refusal.reason, 0) + 1
             raise
-        accepted = self._accept(request, now)
         self._live[request.request_id] = accepted
         if request.deadline is not None:
             self._deadlines.add(request.request_id, request.deadline)
         for sequence in accepted.choices:
-            self._planner.predict(sequence, self._page_size)
+            self._planner.predict(sequence, self._page_size, cached)
             self._queue.push(sequence, now)
 
     def cancel(
@@ -197,16 +194,25 @@ class Lane:
 
     # Inside
 
+    def _consider(self, request: Request, now: float) -> tuple[Accepted, int]:
+        """Return what a request becomes and how much of its prompt is cached, or raise AdmissionError."""
+        if request.request_id in self._live:
+            raise AdmissionError("INVALID_REQUEST", "this id is already in use", "request_id")
+        fleet = self._admission.door(request, self._replicas.values(), now)
+        accepted = self._accept(request, now)
+        first, *others = accepted.choices
+        cached = max(len(one.cached_pages(first)) for one in self._replicas.values()) * self._page_size
+        self._admission.queue(request, fleet, cached, now)
+        for sequence in others:
+            sequence.chain = first.chain.copy() if first.chain is not None else None
+        return accepted, cached
+
     def _accept(self, request: Request, now: float) -> Accepted:
         self._arrivals += 1
         context_length = max(one.capacity.context_length for one in self._replicas.values())
         accepted = Accepted(request, self._arrivals, now, open_choices=request.n)
         accepted.choices = [Sequence(accepted, choice, context_length) for choice in range(request.n)]
         return accepted
-
-    def _cached(self, request: Request, now: float) -> int:
-        probe = self._accept(request, now).choices[0]
-        return max(len(one.cached_pages(probe)) for one in self._replicas.values()) * self._page_size
 
     def _requeue(self, sequence: Sequence, now: float) -> None:
         self._planner.predict(sequence, self._page_size)
@@ -284,8 +290,9 @@ class Lane:
             self._end(accepted, now)
 
     def _end(self, accepted: Accepted, now: float) -> None:
-        """Say the one terminal message of a request and forget it."""
+        """Say the one terminal message of a request and forget it, without a cycle for the collector."""
         request_id = accepted.request.request_id
         del self._live[request_id]
         self._deadlines.discard(request_id)
         self._effects.append(accepted.ended(now))
+        accepted.choices = []

@@ -25,6 +25,7 @@ class Gate(Enum):
     """What to do with the next waiting sequence."""
 
     ADMIT = auto()
+    WAIT = auto()
     SKIP = auto()
     STOP = auto()
 
@@ -52,10 +53,10 @@ class Planner:
         self._counters = counters
         self._generations = count(1)
 
-    def predict(self, sequence: Sequence, page_size: int) -> None:
+    def predict(self, sequence: Sequence, page_size: int, cached: int = 0) -> None:
         """Say what a sequence that begins to wait will ask for."""
         chunk = self._limits.chunk_tokens
-        sequence.work = work_of(sequence, page_size, chunk, self._rates.output_share)
+        sequence.work = work_of(sequence, page_size, chunk, self._rates.output_share, cached)
 
     def build(self, replica: Replica, peers: Collection[Replica], now: float) -> StepPlan | None:
         """Return the replica's next step, or None when nothing can compute."""
@@ -151,7 +152,8 @@ class Planner:
         room = draft.budget - sum(min(chunk, left) for left in under_way)
         short_room = draft.budget - sum(left for left in under_way if left <= chunk)
         skipped: set[Sequence] = set()
-        while replica.free_slots and len(skipped) < MOST_SKIPPED and max(room, short_room) > 0:
+        looks = MOST_SKIPPED
+        while replica.free_slots and looks and max(room, short_room) > 0:
             sequence = self._queue.peek(draft.now, skipped)
             if sequence is None:
                 return
@@ -159,9 +161,13 @@ class Planner:
             gate = self._gate(draft, sequence, hits)
             if gate is Gate.STOP:
                 return
+            if gate is Gate.WAIT:
+                skipped.update(self._crowd(draft, sequence, len(hits)))
+                continue
             left = len(sequence.tokens) - len(hits) * replica.capacity.page_size
             if gate is Gate.SKIP or (room <= 0 and left > min(chunk, short_room)):
                 skipped.add(sequence)
+                looks -= 1
                 continue
             draft.plan.add.append(self._enter(replica, sequence, hits))
             draft.prompts.append(sequence)
@@ -174,7 +180,7 @@ class Planner:
         if not replica.fits(sequence) or (replica.draining and not sequence.preemptions):
             return Gate.SKIP
         if self._waits_for_prefix(draft, sequence, len(hits)):
-            return Gate.SKIP
+            return Gate.WAIT
         if not has_room(replica, sequence, hits, self._limits.watermark):
             overdue = sequence.preemptions or draft.now - sequence.queued_at >= self._limits.bypass_s
             return Gate.STOP if overdue else Gate.SKIP
@@ -182,11 +188,24 @@ class Planner:
 
     def _waits_for_prefix(self, draft: Draft, sequence: Sequence, hits: int) -> bool:
         """Say whether someone is just computing what the sequence needs next; for a bounded time."""
-        if not (draft.replica.awaits(sequence, hits) or _at_home_elsewhere(draft, sequence)):
+        if draft.replica.awaited(sequence, hits) is None and not _at_home_elsewhere(draft, sequence):
             return False
+        return self._has_patience(sequence, draft.now)
+
+    def _has_patience(self, sequence: Sequence, now: float) -> bool:
         if sequence.wait_until is None:
-            sequence.wait_until = draft.now + self._limits.prefix_wait_s
-        return draft.now < sequence.wait_until
+            sequence.wait_until = now + self._limits.prefix_wait_s
+        return now < sequence.wait_until
+
+    def _crowd(self, draft: Draft, sequence: Sequence, hits: int) -> list[Sequence]:
+        """Return all that wait for the same page as this one or for the same request's first choice."""
+        page = draft.replica.awaited(sequence, hits)
+        return [
+            one
+            for one in self._queue.fellows(sequence)
+            if (one.accepted is sequence.accepted or (page is not None and _needs(one, hits, page)))
+            and self._has_patience(one, draft.now)
+        ]
 
     def _fair_share(self, draft: Draft, sequence: Sequence) -> bool:
         """Say whether this replica should take the sequence, or leave it to a peer with less to do."""
@@ -208,7 +227,7 @@ class Planner:
         return mine + sequence.work.pages / 2 <= share
 
     def _enter(self, replica: Replica, sequence: Sequence, hits: list[int]) -> NewSequence:
-        self._queue.take(sequence)
+        self._queue.take(sequence, len(sequence.tokens) - len(hits) * replica.capacity.page_size)
         accepted, counters = sequence.accepted, self._counters
         accepted.home = replica.replica_id
         new = replica.admit(sequence, hits, next(self._generations))
@@ -254,6 +273,12 @@ def has_room(replica: Replica, sequence: Sequence, hits: list[int], watermark: f
     need = replica.pages_for(len(sequence.tokens)) - len(hits) + idle_hits
     spare = max(1, int(watermark * pool.count)) if replica.running else 0
     return need + spare <= pool.available
+
+
+def _needs(sequence: Sequence, index: int, page: bytes) -> bool:
+    """Say whether page `index` of a sequence is the one with this digest."""
+    chain = sequence.chain
+    return chain is not None and index < len(chain.digests) and chain.digests[index] == page
 
 
 def _at_home_elsewhere(draft: Draft, sequence: Sequence) -> bool:

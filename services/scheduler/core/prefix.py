@@ -27,31 +27,35 @@ def root_of(
 
 
 class Chain:
-    """The digests of one sequence's full pages, extended as its tokens become known."""
+    """The token ids and digests of one sequence's full pages, extended as its tokens become known."""
 
-    __slots__ = ("_digest", "digests", "page_size", "root")
+    __slots__ = ("_digest", "blocks", "digests", "page_size", "root")
 
     def __init__(self, root: bytes, page_size: int, digest: Digest = digest_sha256) -> None:
         self.root = root
         self.page_size = page_size
+        self.blocks: list[bytes] = []
         self.digests: list[bytes] = []
         self._digest = digest
 
+    def copy(self) -> Chain:
+        """Return the chain of another sequence with the same tokens so far."""
+        other = Chain(self.root, self.page_size, self._digest)
+        other.blocks, other.digests = self.blocks.copy(), self.digests.copy()
+        return other
+
     def extend(self, tokens: Sequence[int], pages: int) -> None:
         """Make sure the first `pages` digests exist."""
-        digests = self.digests
+        size, digests = self.page_size, self.digests
         for index in range(len(digests), pages):
+            block = array("i", tokens[index * size : (index + 1) * size]).tobytes()
             parent = digests[-1] if digests else self.root
-            digests.append(self._digest(parent + self.block(tokens, index)))
+            self.blocks.append(block)
+            digests.append(self._digest(parent + block))
 
     def parent(self, index: int) -> bytes:
         """Return the digest that page `index` continues."""
         return self.digests[index - 1] if index else self.root
-
-    def block(self, tokens: Sequence[int], index: int) -> bytes:
-        """Return the token ids of page `index` as bytes."""
-        start = index * self.page_size
-        return array("i", tokens[start : start + self.page_size]).tobytes()
 
 
 class PrefixCache:
@@ -72,11 +76,7 @@ class PrefixCache:
         for index in range(limit):
             digest = chain.digests[index]
             page = self._pages.get(digest)
-            if page is None or self._entries[page] != (
-                digest,
-                chain.parent(index),
-                chain.block(tokens, index),
-            ):
+            if page is None or self._entries[page] != (digest, chain.parent(index), chain.blocks[index]):
                 break
             pages.append(page)
         return pages
@@ -104,7 +104,7 @@ class PrefixCache:
             del self._promises[digest]
         if digest not in self._pages:
             self._pages[digest] = page
-            self._entries[page] = (digest, chain.parent(index), chain.block(tokens, index))
+            self._entries[page] = (digest, chain.parent(index), chain.blocks[index])
             self._pool.remember(page)
 
     def forget(self, page: int) -> None:

@@ -10,7 +10,7 @@ from services.scheduler.core.messages import Priority
 from services.scheduler.core.sequence import PROTECTION, Sequence, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from services.scheduler.core.limits import LaneLimits
 
@@ -122,12 +122,12 @@ class WaitingQueue:
         if not self._count:
             self._classes = _classes(self._limits)
 
-    def take(self, sequence: Sequence) -> None:
+    def take(self, sequence: Sequence, prefill_tokens: float) -> None:
         """Take a sequence out to be served; a new one is charged to its tenant and class in advance."""
         account = sequence.account
         if account is not None and sequence in account.waiting:
             sequence.charged = sequence.work.output_tokens
-            tokens = sequence.work.prefill_tokens + sequence.charged
+            tokens = prefill_tokens + sequence.charged
             self._charge(account, tokens)
             account.klass.advance(tokens)
             account.klass.prune()
@@ -151,6 +151,11 @@ class WaitingQueue:
             if head is not None and (rank := klass.served - self._credit(head, now)) < least:
                 best, least = head, rank
         return best
+
+    def fellows(self, sequence: Sequence) -> Iterable[Sequence]:
+        """Return what waits beside a sequence: its tenant's of its class, or all that was put back."""
+        account = sequence.account
+        return account.waiting if account is not None and sequence in account.waiting else self._returned
 
     def ahead(self, priority: Priority) -> Work:
         """Return the waiting work a newcomer of a class would have before it.

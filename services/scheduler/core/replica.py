@@ -72,10 +72,11 @@ class Replica:
         limit = (len(sequence.tokens) - 1) // self.capacity.page_size
         return self.cache.match(self._chain(sequence), sequence.tokens, limit)
 
-    def awaits(self, sequence: Sequence, hits: int) -> bool:
-        """Say whether the next page after its hits is being computed by someone else."""
+    def awaited(self, sequence: Sequence, hits: int) -> bytes | None:
+        """Return the digest of the page after its hits, when someone else is computing it."""
         limit = (len(sequence.tokens) - 1) // self.capacity.page_size
-        return hits < limit and self.cache.promised(self._chain(sequence), hits)
+        chain = self._chain(sequence)
+        return chain.digests[hits] if hits < limit and self.cache.promised(chain, hits) else None
 
     def admit(self, sequence: Sequence, hits: list[int], generation: int) -> NewSequence:
         """Give a waiting sequence a slot and the pages of all its known tokens."""

@@ -160,18 +160,26 @@ class Sequence:
 PROTECTION = attrgetter("protection")
 
 
-def predict_work(known: int, shared: int, output: float, page_size: int, chunk_tokens: int) -> Work:
-    """Predict what one sequence asks for, with `known` tokens of which `shared` lie in shared pages."""
-    prefill = known - shared
+def predict_work(
+    known: int, output: float, page_size: int, chunk_tokens: int, *, shared: int = 0, cached: int = 0
+) -> Work:
+    """Predict what one sequence asks for, with `known` tokens.
+
+    Of these, `shared` lie in pages that a request's choices hold together, and `cached` in the prefix cache:
+    neither is computed, but the latter takes pages from the pool.
+    """
+    prefill = known - max(shared, cached)
     pages = math.ceil((known + output - 1) / page_size) - shared // page_size
     steps = output + math.ceil(prefill / chunk_tokens)
     return Work(prefill, output, pages, 1, steps, pages * steps)
 
 
-def work_of(sequence: Sequence, page_size: int, chunk_tokens: int, output_share: float) -> Work:
+def work_of(
+    sequence: Sequence, page_size: int, chunk_tokens: int, output_share: float, cached: int = 0
+) -> Work:
     """Predict what a sequence still asks for: a request's later choices share its prompt's full pages."""
     known = len(sequence.tokens)
     first = sequence.choice == 0 or sequence.output_len > 0
     shared = 0 if first else (known - 1) // page_size * page_size
     output = max(1.0, (sequence.limit - known) * output_share)
-    return predict_work(known, shared, output, page_size, chunk_tokens)
+    return predict_work(known, output, page_size, chunk_tokens, shared=shared, cached=cached)

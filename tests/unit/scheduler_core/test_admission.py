@@ -231,3 +231,20 @@ def test_a_deadline_below_the_prompts_own_time_gets_no_hint():
     warm(harness)
     error = refusal(harness, 90, 1, deadline=harness.now + 0.01)
     assert (error.reason, error.retry_after_s) == ("DEADLINE_INFEASIBLE", None)
+
+
+def test_cached_prompt_tokens_are_no_work_for_a_newcomer_nor_for_what_waits():
+    def taken(*, warmed: bool) -> int:
+        harness = Harness(replace(LIMITS, max_queue_s=1.0, max_queue_pools=1e9), LARGE)
+        harness.step_s = 0.05
+        warm(harness)
+        prompt = list(range(50)) * 40
+        if warmed:
+            harness.submit(prompt, 1)
+            harness.run()
+        count = 0
+        while count < 200 and admitted(harness, prompt, 1):
+            count += 1
+        return count
+
+    assert taken(warmed=True) > 5 * taken(warmed=False)

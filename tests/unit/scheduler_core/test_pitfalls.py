@@ -1,11 +1,13 @@
 """What went wrong in other engines' schedulers; each test is named after what it keeps out."""
 
+import gc
 from dataclasses import replace
 
 import pytest
 
 from services.scheduler.core.errors import AdmissionError
 from services.scheduler.core.messages import FinishReason, Priority
+from services.scheduler.core.sequence import Sequence
 from tests.unit.scheduler_core.harness import CAPACITY, LIMITS, Harness
 
 BOTH_DEPTHS = pytest.mark.parametrize("depth", [1, 2])
@@ -331,3 +333,35 @@ def test_the_newest_work_of_a_flood_does_not_starve_the_oldest():
             harness.submit(8, 4, priority=Priority.INTERACTIVE, tenant_id="loud")
         harness.step()
     assert harness.reason(batch) is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("fields", [{"n": 20}, {}], ids=["choices", "requests"])
+def test_a_crowd_that_waits_for_one_prefix_holds_up_nobody_else(fields):
+    harness = at(1, page_count=2000, context_length=1000, slot_count=64)
+    prompt = list(range(50)) * 8
+    for _ in range(1 if fields else 20):
+        harness.submit(prompt, 4, tenant_id="crowd", **fields)
+    harness.step()
+    others = [harness.submit(5, 2, tenant_id=tenant) for tenant in ("other", "crowd")]
+    for _ in range(4):
+        harness.step()
+    assert all(harness.tokens(request_id) for request_id in others)
+    harness.run()
+    assert harness.lane.counters.prefix_hit_tokens == 19 * 396
+
+
+def test_an_ended_request_needs_no_garbage_collector():
+    def alive() -> int:
+        return sum(isinstance(one, Sequence) for one in gc.get_objects())
+
+    gc.collect()
+    before = alive()
+    gc.disable()
+    try:
+        harness = at(2)
+        harness.submit(12, 6, n=2)
+        harness.cancel(harness.submit(12, 6))
+        harness.run()
+        assert alive() == before
+    finally:
+        gc.enable()
