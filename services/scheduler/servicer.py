@@ -63,14 +63,16 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         self, request: scheduler_pb2.GetGenerationRequest, context: Context
     ) -> scheduler_pb2.GetGenerationResponse:
         """Return a tenant's record."""
-        return protos.generation(self._desk.records.find(request.request_id, request.tenant_id))
+        record = self._desk.records.find(request.request_id, request.tenant_id)
+        return protos.generation(record, self._desk.state(record))
 
     async def CancelGeneration(  # noqa: N802
         self, request: scheduler_pb2.CancelGenerationRequest, context: Context
     ) -> scheduler_pb2.CancelGenerationResponse:
         """Cancel a tenant's request; its owner hears of it as of any end."""
         record = self._desk.records.find(request.request_id, request.tenant_id)
-        response = scheduler_pb2.CancelGenerationResponse(state=protos.state(record))
+        state = protos.generation_state(self._desk.state(record))
+        response = scheduler_pb2.CancelGenerationResponse(state=state)
         self._cancel(request.request_id, reason=FinishReason.CANCELLED)
         return response
 

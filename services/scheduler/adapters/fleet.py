@@ -78,6 +78,12 @@ class Fleet:
         )
         self._attachments[change.worker_id] = attachment
 
+        def forget(_: asyncio.Task[None]) -> None:
+            if self._attachments.get(change.worker_id) is attachment:
+                del self._attachments[change.worker_id]
+
+        attachment.task.add_done_callback(forget)
+
 
 class Attachment:
     """One worker process, attached again whenever its stream breaks."""

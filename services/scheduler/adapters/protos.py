@@ -17,17 +17,19 @@ from services.scheduler.core.messages import (
     Request,
     RequestEnded,
     Sampling,
+    State,
     StepPlan,
     StepResult,
     TokenCommitted,
 )
 from services.scheduler.core.records import Order, Record, Verdict
-from tokenloom.api.inference.v1 import inference_pb2
 from tokenloom.api.scheduler.v1 import scheduler_pb2
 from tokenloom.api.worker.v1 import worker_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from tokenloom.api.inference.v1 import inference_pb2
 
 Member = TypeVar("Member", bound=enum.IntEnum)
 
@@ -206,10 +208,10 @@ def finish_reason(reason: FinishReason | None) -> inference_pb2.FinishReason:
     return cast("inference_pb2.FinishReason", int(reason or 0))
 
 
-def generation(record: Record) -> scheduler_pb2.GetGenerationResponse:
+def generation(record: Record, state: State) -> scheduler_pb2.GetGenerationResponse:
     """Write a record."""
     response = scheduler_pb2.GetGenerationResponse(
-        state=state(record),
+        state=generation_state(state),
         model_version=record.order.model_version,
         prompt_tokens=record.order.prompt_tokens,
         text_spec=record.order.text_spec,
@@ -234,13 +236,9 @@ def _settled(request_id: int, verdict: Verdict) -> scheduler_pb2.Settle:
     )
 
 
-def state(record: Record) -> inference_pb2.GenerationState:
-    """Tell a record's coarse state: queued until its first token, finished once it ended or was closed."""
-    if record.end is not None or record.verdict is not None:
-        return inference_pb2.GENERATION_STATE_FINISHED
-    if record.first_token_at is not None:
-        return inference_pb2.GENERATION_STATE_RUNNING
-    return inference_pb2.GENERATION_STATE_QUEUED
+def generation_state(state: State) -> inference_pb2.GenerationState:
+    """Write a state; both enums have the same numbers."""
+    return cast("inference_pb2.GenerationState", int(state))
 
 
 def request_ids(effects: Iterable[Effect]) -> list[int]:

@@ -31,6 +31,7 @@ class Replica:
         self._step_timeout_s = step_timeout_s
         self._outgoing: asyncio.Queue[worker_pb2.RunRequest | None] = asyncio.Queue()
         self._sent: dict[int, Sent] = {}
+        self._received_at = float("-inf")
 
     @property
     def replica_id(self) -> str:
@@ -47,11 +48,12 @@ class Replica:
         self._sent[message.plan.step] = sent
         self._outgoing.put_nowait(message)
 
-    def received(self, result: worker_pb2.StepResult) -> Sent | None:
+    def received(self, result: worker_pb2.StepResult, now: float) -> Sent | None:
         """Match a result to its plan; None for one that was not asked for."""
-        if result.epoch != self.worker.epoch:
-            return None
-        return self._sent.pop(result.step, None)
+        sent = self._sent.pop(result.step, None) if result.epoch == self.worker.epoch else None
+        if sent is not None:
+            self._received_at = now
+        return sent
 
     def finish(self) -> None:
         """End the stream after the plans that are queued."""
@@ -60,9 +62,9 @@ class Replica:
             self._outgoing.put_nowait(None)
 
     def overdue(self, now: float) -> bool:
-        """Whether the oldest plan has waited longer than a step may take."""
+        """Whether the oldest plan has had more than a step's time since its turn came."""
         oldest = next(iter(self._sent.values()), None)
-        return oldest is not None and now - oldest.at > self._step_timeout_s
+        return oldest is not None and now - max(oldest.at, self._received_at) > self._step_timeout_s
 
     async def plans(self) -> AsyncIterator[worker_pb2.RunRequest]:
         """Give the stream its plans."""

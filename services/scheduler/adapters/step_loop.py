@@ -51,7 +51,6 @@ class StepLoop:
         self._replicas: dict[str, Replica] = {}
         self._sessions: dict[str, Session] = {}
         self._cancels: dict[int, tuple[str, float]] = {}
-        self._probed: dict[str, float] = {}
         self._probe_ids = itertools.count(-1, -1)
         self._wake = asyncio.Event()
 
@@ -90,11 +89,11 @@ class StepLoop:
 
     def commit(self, replica: Replica, message: worker_pb2.StepResult) -> None:
         """Take a worker's result."""
-        sent = replica.received(message)
+        received = self.clock()
+        sent = replica.received(message, received)
         if sent is None:
             _log.warning("result without a plan", worker=replica.replica_id, step=message.step)
             return
-        received = self.clock()
         lane = self.desk.lanes[replica.worker.model_version]
         lane.commit(replica.replica_id, protos.step_result(message), received)
         committed = self.clock()
@@ -209,20 +208,17 @@ class StepLoop:
         self.wake()
 
     def _probe(self, now: float) -> None:
-        """Let an idle lane prove that it works: one token that nobody sees."""
-        for model_version, lane in self.desk.lanes.items():
-            status = lane.status()
-            if status.requests or status.replicas <= status.draining:
+        """Let every idle worker prove that it works: one token that nobody sees."""
+        for replica in self._replicas.values():
+            lane = self.desk.lanes[replica.worker.model_version]
+            idle_since = lane.idle_since(replica.replica_id)
+            if idle_since is None or now - idle_since < self._probe_s:
                 continue
-            last = max(status.last_step_at or 0.0, self._probed.get(model_version, 0.0))
-            if now - last < self._probe_s:
-                continue
-            self._probed[model_version] = now
-            probe = Request(next(self._probe_ids), INTERNAL, INTERNAL, (0,), max_output_tokens=1)
+            probe = Request(next(self._probe_ids), INTERNAL, INTERNAL, (0,), 1, probes=replica.replica_id)
             try:
                 lane.submit(probe, now)
             except AdmissionError as error:
-                _log.error("probe refused", model_version=model_version, reason=error.reason)
+                _log.error("probe refused", worker=replica.replica_id, reason=error.reason)
 
     def _sample(self, now: float) -> None:
         for model_version, lane in self.desk.lanes.items():

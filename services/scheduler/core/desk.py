@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kit.errors import Code, ServiceError, invalid
-from services.scheduler.core.messages import Capacity, Effect, FinishReason, Request
+from services.scheduler.core.messages import Capacity, Effect, FinishReason, Request, State
 from services.scheduler.core.ownership import Ownership, same_gateway
 from services.scheduler.core.records import Order, Record, Records, Verdict
 
@@ -123,6 +123,13 @@ class Desk:
         """Whether a stream speaks for a request: its own, or one of its gateway's broken streams."""
         holder = self.ownership.owner_of(request_id)
         return holder is not None and same_gateway(holder, owner)
+
+    def state(self, record: Record) -> State:
+        """Tell how far a request is: queued until its first prefill step, finished once ended or closed."""
+        if record.end is not None or record.verdict is not None:
+            return State.FINISHED
+        order = record.order
+        return State.RUNNING if self.lanes[order.model_version].started(order.request_id) else State.QUEUED
 
     def settle(self, request_id: int, verdict: Verdict, now: float) -> None:
         """Take the owner's verdict; one from a stale ownership changes nothing."""

@@ -10,7 +10,6 @@ from services.scheduler.core.limits import Counters, LaneLimits, LaneStatus
 from services.scheduler.core.messages import (
     Capacity,
     ChoiceEnded,
-    ChoiceOutput,
     Effect,
     FinishReason,
     Request,
@@ -72,7 +71,8 @@ class Lane:
             else:
                 sequence.losses += 1
                 replica.release(sequence)
-                self._requeue(sequence, now)
+                self._planner.predict(sequence, self._page_size)
+                self._queue.push_front(sequence, now)
         self._fail_misfits(now)
 
     def drain_replica(self, replica_id: str) -> None:
@@ -114,10 +114,10 @@ class Lane:
             if choice is None or sequence.choice == choice:
                 self._finish(sequence, reason, now, error_reason, kept_tokens)
 
-    def outputs(self, request_id: int) -> list[ChoiceOutput] | None:
-        """Return what each choice of a live request has produced; None for any other."""
+    def started(self, request_id: int) -> bool:
+        """Whether a live request has had its first prefill step planned."""
         accepted = self._live.get(request_id)
-        return None if accepted is None else [one.output() for one in accepted.choices]
+        return accepted is not None and accepted.started_at is not None
 
     # Steps
 
@@ -152,6 +152,13 @@ class Lane:
         replica = self._replicas.get(replica_id)
         return len(replica.running) if replica is not None else 0
 
+    def idle_since(self, replica_id: str) -> float | None:
+        """Return when an idle replica last answered a step; None for one that is not idle or drains."""
+        replica = self._replicas.get(replica_id)
+        if replica is None or replica.draining or replica.running or replica.flights or self._queue:
+            return None
+        return replica.last_commit_at
+
     # Time
 
     def expire(self, now: float) -> None:
@@ -180,7 +187,6 @@ class Lane:
             requests=len(self._live),
             waiting=len(self._queue),
             running=sum(len(one.running) for one in replicas),
-            steps_in_flight=sum(len(one.flights) for one in replicas),
             free_pages=sum(one.pool.free for one in replicas),
             cached_pages=sum(one.pool.cached for one in replicas),
             owned_pages=sum(one.pool.owned for one in replicas),
@@ -214,10 +220,6 @@ class Lane:
         accepted.choices = [Sequence(accepted, choice, context_length) for choice in range(request.n)]
         return accepted
 
-    def _requeue(self, sequence: Sequence, now: float) -> None:
-        self._planner.predict(sequence, self._page_size)
-        self._queue.push_front(sequence, now)
-
     def _fail_misfits(self, now: float) -> None:
         """End what waits and could run on none of the present workers, instead of blocking for ever."""
         replicas = self._replicas.values()
@@ -248,8 +250,6 @@ class Lane:
             detail = logprobs.get(slot) if logprobs else None
             index = len(tokens) - sequence.prompt_len
             tokens.append(token)
-            if detail is not None:
-                sequence.logprobs.append(detail)
             effects.append(
                 TokenCommitted(sequence.owner, sequence.request_id, sequence.choice, index, token, detail)
             )
@@ -276,13 +276,12 @@ class Lane:
             self._queue.remove(sequence)
         self._queue.settle(sequence)
         produced = sequence.output_len
-        sequence.kept = produced if kept is None else min(max(kept, 0), produced)
-        if reason in {FinishReason.STOP, FinishReason.LENGTH}:
+        counted = produced if kept is None else min(max(kept, 0), produced)
+        probes = sequence.accepted.request.probes is not None
+        if reason in {FinishReason.STOP, FinishReason.LENGTH} and not probes:
             self._rates.observe_output(produced, sequence.limit - sequence.prompt_len)
         self._effects.append(
-            ChoiceEnded(
-                sequence.owner, sequence.request_id, sequence.choice, reason, sequence.kept, error_reason
-            )
+            ChoiceEnded(sequence.owner, sequence.request_id, sequence.choice, reason, counted, error_reason)
         )
         accepted = sequence.accepted
         accepted.open_choices -= 1

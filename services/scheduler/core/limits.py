@@ -61,7 +61,6 @@ class LaneStatus:
     requests: int
     waiting: int  # sequences in the queue
     running: int  # sequences in slots
-    steps_in_flight: int
     free_pages: int
     cached_pages: int
     owned_pages: int

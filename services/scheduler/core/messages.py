@@ -18,6 +18,14 @@ class FinishReason(enum.IntEnum):
     ERROR = 6
 
 
+class State(enum.IntEnum):
+    """How far an accepted request is; numbered as in the inference proto."""
+
+    QUEUED = 1
+    RUNNING = 2
+    FINISHED = 3
+
+
 class Priority(enum.IntEnum):
     """A class of requests; numbered as in the inference proto."""
 
@@ -53,6 +61,7 @@ class Request:
     deadline: float | None = None
     priority: Priority = Priority.STANDARD
     tokenizer_version: str = ""  # part of the prefix cache's key
+    probes: str | None = None  # the one replica that may run it, to prove that it works
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +153,6 @@ class RequestEnded(NamedTuple):
     input_tokens: int
     cached_tokens: int
     queue_s: float
-
-
-class ChoiceOutput(NamedTuple):
-    """What a live choice has produced; `logprobs` is empty when none were asked for."""
-
-    token_ids: list[int]
-    logprobs: list[Logprobs]
-    finish_reason: FinishReason | None
 
 
 Effect = TokenCommitted | ChoiceEnded | RequestEnded

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import and_, not_
+
 
 class OutOfPages(Exception):  # noqa: N818 - says what happened
     """Nothing is left to give out; callers look at `available` first."""
@@ -84,18 +86,23 @@ class PagePool:
 
     def violations(self, expected_holders: list[int]) -> list[str]:
         """Compare the accounts with what the sequences say they hold."""
-        found = [
-            f"page {page} has {counted} holders, {expected} sequences hold it"
-            for page, (counted, expected) in enumerate(zip(self.holders, expected_holders, strict=True))
-            if counted != expected
-        ]
-        listed: list[int] = []
-        page = self._next[self.count]
-        while page != self.count and len(listed) <= self.count:
-            listed.append(page)
+        found = []
+        if self.holders != expected_holders:
+            found = [
+                f"page {page} has {counted} holders, {expected} sequences hold it"
+                for page, (counted, expected) in enumerate(zip(self.holders, expected_holders, strict=True))
+                if counted != expected
+            ]
+        listed = bytearray(self.count)
+        page, length = self._next[self.count], 0
+        while page != self.count and length <= self.count:
+            listed[page] = 1
+            length += 1
             page = self._next[page]
-        if sorted(listed) != [page for page, holders in enumerate(self.holders) if not holders]:
+        idle = bytes(map(not_, self.holders))
+        if listed != idle:
             found.append("the free list is not the pages without a holder")
-        if len(listed) != self.available or sum(self._remembered[page] for page in listed) != self.cached:
+        cached = sum(map(and_, idle, self._remembered))
+        if not length == sum(idle) == self.available or cached != self.cached:
             found.append("free + cached + owned pages are not the total")
         return found

@@ -64,6 +64,8 @@ class Replica:
 
     def fits(self, sequence: Sequence) -> bool:
         """Say whether the sequence could run to its end here, alone. Its last token needs no page."""
+        if sequence.accepted.request.probes not in {None, self.replica_id}:
+            return False
         most = self.pages_for(sequence.limit - 1)
         return sequence.limit <= self.capacity.context_length and most <= self.pool.count
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from services.scheduler.core.messages import ChoiceOutput, FinishReason, Logprobs, Request, RequestEnded
+from services.scheduler.core.messages import FinishReason, Request, RequestEnded
 
 if TYPE_CHECKING:
     from services.scheduler.core.prefix import Chain
@@ -72,10 +72,8 @@ class Sequence:
         "computed",
         "finish_reason",
         "generation",
-        "kept",
         "known",
         "limit",
-        "logprobs",
         "losses",
         "lost",
         "next_full",
@@ -104,9 +102,7 @@ class Sequence:
         self.tokens = list(request.prompt)
         self.prompt_len = len(request.prompt)
         self.limit = min(self.prompt_len + request.max_output_tokens, context_length)
-        self.logprobs: list[Logprobs] = []
         self.finish_reason: FinishReason | None = None
-        self.kept = 0  # output tokens that count, once it ended
         # Progress and residency.
         self.computed = 0  # positions whose KV is written or being written
         self.known = self.prompt_len  # tokens that are known or being sampled
@@ -138,12 +134,6 @@ class Sequence:
         """Order of protection, most protected first; each preemption raises the class by one."""
         rank = max(0, self.accepted.request.priority - self.preemptions)
         return rank, self.accepted.order, self.choice
-
-    def output(self) -> ChoiceOutput:
-        """Return what it has produced, or kept when it ended."""
-        kept = self.output_len if self.finish_reason is None else self.kept
-        tokens = self.tokens[self.prompt_len : self.prompt_len + kept]
-        return ChoiceOutput(tokens, self.logprobs[:kept], self.finish_reason)
 
     def leave(self) -> None:
         """Forget all residency: whatever is in flight for it will be discarded unread."""

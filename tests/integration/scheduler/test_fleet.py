@@ -152,12 +152,12 @@ async def test_a_worker_that_still_loads_is_attached_once_it_is_ready(house):
     await house.until_lane(lambda lane: lane.workers == 1)
 
 
-async def test_an_idle_lane_probes_itself_and_bills_nobody(house, eventually):
+async def test_every_idle_worker_is_probed_and_nobody_billed(house, eventually):
     house.start(probe_s=0.2)
-    worker = await house.worker()
-    await house.announce(worker)
+    for name in ("w1", "w2"):
+        await house.announce(await house.worker(name), worker_id=name)
     gateway = await house.gateway()
-    await eventually(lambda: len(worker.plans) >= 3)
+    await eventually(lambda: all(len(worker.plans) >= 3 for worker in house.workers))
     lane = await house.lane()
     assert lane.last_step_age_us < 1_000_000
     assert gateway.steps == 0

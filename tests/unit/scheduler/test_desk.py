@@ -12,6 +12,7 @@ from services.scheduler.core.messages import (
     FinishReason,
     Request,
     RequestEnded,
+    State,
     StepResult,
     TokenCommitted,
 )
@@ -208,3 +209,14 @@ def test_a_probe_is_seen_by_nobody_and_kept_nowhere(house):
     assert house.step() is not None
     assert house.desk.effects(house.now) == {}
     assert -1 not in house.desk.records
+
+
+def test_a_request_is_queued_until_its_first_prefill_step_then_running_then_finished(house):
+    house.submit(output=1, prompt=tuple(range(60)))
+    record = house.desk.records.find(1, "acme")
+    assert house.desk.state(record) is State.QUEUED
+    plan = house.desk.lanes["m@1"].plan("w1", house.now)
+    assert house.desk.state(record) is State.RUNNING
+    house.desk.lanes["m@1"].commit("w1", StepResult(plan.epoch, plan.step, [0], [7]), house.now)
+    house.effects()
+    assert house.desk.state(record) is State.FINISHED

@@ -12,6 +12,7 @@ from services.scheduler.core.messages import (
     Priority,
     RequestEnded,
     Sampling,
+    State,
     StepPlan,
     TokenCommitted,
 )
@@ -23,6 +24,11 @@ from tokenloom.api.worker.v1 import worker_pb2
 @pytest.mark.parametrize("reason", FinishReason)
 def test_finish_reasons_have_the_same_numbers(reason):
     assert inference_pb2.FinishReason.Name(reason) == f"FINISH_REASON_{reason.name}"
+
+
+@pytest.mark.parametrize("state", State)
+def test_states_have_the_same_numbers(state):
+    assert inference_pb2.GenerationState.Name(state) == f"GENERATION_STATE_{state.name}"
 
 
 @pytest.mark.parametrize("priority", Priority)

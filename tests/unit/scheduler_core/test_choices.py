@@ -68,17 +68,23 @@ def test_choices_do_not_wait_for_ever_for_their_home():
         harness.step()
 
 
-def test_outputs_show_live_choices_and_what_was_kept_of_ended_ones():
+def test_log_probabilities_come_with_their_token():
     harness = Harness()
-    request_id = harness.submit(4, 8, n=2, sampling=Sampling(seed=1, top_logprobs=2))
+    harness.submit(4, 8, n=2, sampling=Sampling(seed=1, top_logprobs=2))
+    harness.step()
+    harness.plan()
+    harness.lane.commit("w0", harness.results["w0"].popleft(), harness.now)
+    tokens = harness.drain_effects()
+    assert [token.choice for token in tokens] == [0, 1]
+    assert all(token.logprobs.logprob == -token.token_id for token in tokens)
+
+
+def test_of_a_choice_that_its_owner_stopped_only_the_kept_tokens_count():
+    harness = Harness()
+    request_id = harness.submit(4, 8, n=2)
     for _ in range(4):
         harness.step()
     harness.cancel(request_id, choice=0, kept_tokens=2, reason=FinishReason.STOP)
-    ended, live = harness.lane.outputs(request_id)
-    assert ended.token_ids == harness.tokens(request_id, 0)[:2]
-    assert (ended.finish_reason, len(ended.logprobs)) == (FinishReason.STOP, 2)
-    assert live.token_ids == harness.tokens(request_id, 1)
-    assert live.finish_reason is None
-    assert [detail.logprob for detail in live.logprobs] == [-float(token) for token in live.token_ids]
+    assert harness.callers[request_id].ends[0].output_tokens == 2
     harness.run()
-    assert harness.lane.outputs(request_id) is None
+    assert harness.callers[request_id].ends[1].output_tokens == 8

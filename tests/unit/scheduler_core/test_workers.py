@@ -124,3 +124,45 @@ def test_a_preempted_sequence_resumes_on_its_draining_worker():
     harness.lane.drain_replica("w0")
     harness.run()
     assert all(harness.tokens(request_id) == harness.expected(request_id) for request_id in ids)
+
+
+def test_an_idle_worker_is_probed_itself_and_no_other_answers_for_it():
+    harness = Harness(replicas=2)
+    for name in harness.workers:
+        assert harness.lane.idle_since(name) == float("-inf")
+    probe = harness.submit(1, 1, probes="w1")
+    assert harness.plan("w0") is None
+    assert harness.plan("w1") is not None
+    harness.commit("w1")
+    assert harness.reason(probe) is FinishReason.LENGTH
+    assert harness.lane.idle_since("w1") == harness.now
+    assert harness.lane.idle_since("w0") == float("-inf")
+
+
+def test_a_probe_of_a_lost_worker_is_left_to_nobody():
+    harness = Harness(replicas=2)
+    probe = harness.submit(1, 1, probes="w1")
+    harness.lose("w1")
+    assert harness.reason(probe) is FinishReason.ERROR
+
+
+def test_a_worker_that_runs_or_drains_is_not_idle():
+    harness = Harness(replicas=2)
+    harness.submit(4, 4)
+    harness.step()
+    busy = next(name for name, worker in harness.workers.items() if worker.residents)
+    assert harness.lane.idle_since(busy) is None
+    harness.run()
+    assert harness.lane.idle_since(busy) is not None
+    harness.lane.drain_replica(busy)
+    assert harness.lane.idle_since(busy) is None
+
+
+def test_probes_say_nothing_of_how_much_callers_use():
+    harness = Harness()
+    harness.submit_request(replace(harness.request(4, 90), stop_token_ids=frozenset(range(50))))
+    harness.run()
+    share = harness.lane._rates.output_share
+    harness.submit(1, 1, probes="w0")
+    harness.run()
+    assert harness.lane._rates.output_share == share
