@@ -62,6 +62,7 @@ class LaneClient:
         self._flushed.set()
         self._give_up: asyncio.TimerHandle | None = None
         self._connected = False
+        self._lease: Lease | None = None
 
     @property
     def connected(self) -> bool:
@@ -150,7 +151,7 @@ class LaneClient:
                 first = await call.read()
             if not isinstance(first, scheduler_pb2.LaneResponse) or not first.HasField("welcome"):
                 raise LaneLostError("the scheduler did not say welcome")
-            lease = Lease(first.welcome.lease_us / 1e6, sent)
+            self._lease = lease = Lease(first.welcome.lease_us / 1e6, sent)
             self._welcomed(first.welcome)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._write(call, lease))
@@ -264,7 +265,11 @@ class LaneClient:
         self._connected = False
         kept = [m for m in self._outgoing if m.WhichOneof("message") in {"cancel", "settle"}]
         self._outgoing = deque(kept)
+        # The scheduler may have ended the stream because our lease ran out there: only the clock tells.
+        held = self._lease is not None and self._lease.held(self._clock())
         for owner in list(self._owners.values()):
+            if not held:
+                owner.disowned()
             if not owner.lost():
                 self.forget(owner.request_id)
         self._give_up = asyncio.get_running_loop().call_later(self._resubmit_s, self._refuse_all)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kit.errors import Code, ServiceError
 from services.gateway.app.ports import Submission, UsageRecord
-from services.gateway.core.outcome import FinishReason, Timings, close, error_of
+from services.gateway.core.outcome import FinishReason, Timings, close, error_of, ownership_lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,6 +44,8 @@ class Generation:
         self.reader = reader
         self.closed: Closed | None = None
         self.runtime_revision = ""
+        # While False, how the request ends is not ours to tell: our closing may lose against another's.
+        self.owned = True
         self._lane, self._journal, self._meter = lane, journal, meter
         self._failure: ServiceError | None = None
         self._owner_epoch = 0
@@ -94,6 +96,8 @@ class Generation:
     @property
     def error(self) -> ServiceError | None:
         """Why the request failed, if it did."""
+        if self.closed is not None and not self.owned:
+            return ownership_lost()
         if self.closed is None or self.closed.finish_reason is not FinishReason.ERROR:
             return None
         reasons = [choice.error_reason for choice in self.choices if choice.error_reason]
@@ -160,7 +164,7 @@ class Generation:
     def accepted(self, owner_epoch: int, runtime_revision: str) -> None:
         """The scheduler queued the request, perhaps for the second time."""
         self._owner_epoch, self.runtime_revision = owner_epoch, runtime_revision
-        self._adrift = False
+        self._adrift, self.owned = False, True
         if not self._admission.done():
             self._admission.set_result(None)
 
@@ -204,6 +208,10 @@ class Generation:
         """The terminal message, with what only the scheduler knows."""
         self._terminal = (input_tokens, cached_tokens, queue_s)
         self._finish()
+
+    def disowned(self) -> None:
+        """The lease ran out: whoever took over says how the request ended."""
+        self.owned = False
 
     def lost(self) -> bool:
         """The scheduler is gone: what has no token may be asked for again, the rest ends here."""

@@ -226,6 +226,7 @@ class Generations:
         self._live.pop(generation.request_id, None)
         if generation.closed is not None:
             _log.info("closed", **_summary(generation, generation.closed))
+        if generation.closed is not None and generation.owned:
             kept = [choice.output_tokens for choice in generation.choices]
             self._recent[generation.request_id] = OwnVerdict(kept, generation.closed)
             if len(self._recent) > _RECENT:

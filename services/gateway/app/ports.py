@@ -143,6 +143,9 @@ class LaneOwner(Protocol):
     def request_ended(self, input_tokens: int, cached_tokens: int, queue_s: float) -> None:
         """The one terminal message."""
 
+    def disowned(self) -> None:
+        """Another may have closed the request by now."""
+
     def lost(self) -> bool:
         """The scheduler is gone; True asks for a new submission when it is back."""
 

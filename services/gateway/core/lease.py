@@ -17,9 +17,13 @@ class Lease:
         self._own_s = lease_s * _OWN_SHARE
         self._renewed = now
 
+    def held(self, now: float) -> bool:
+        """Whether nobody else can have closed our requests by now."""
+        return now - self._renewed < self._own_s
+
     def check(self, now: float) -> None:
-        """Raise when somebody else may have closed our requests by now."""
-        if now - self._renewed >= self._own_s:
+        """Raise when the lease is not held any more."""
+        if not self.held(now):
             raise LaneLostError("the lease ran out")
 
     def renew(self, now: float) -> None:

@@ -87,5 +87,11 @@ def error_of(error_reason: str = "") -> ServiceError:
     return ServiceError(Code.INTERNAL, reason, "the generation failed; nothing is billed for it")
 
 
+def ownership_lost() -> ServiceError:
+    """The error that a caller gets from a gateway that may not say how the request ended."""
+    message = "the gateway was cut off and no longer owns the request; ask for its id to see how it ended"
+    return ServiceError(Code.UNAVAILABLE, "OWNERSHIP_LOST", message)
+
+
 def _milliseconds(seconds: float) -> float:
     return round(max(0.0, seconds) * 1000, 3)

@@ -174,6 +174,35 @@ async def test_however_many_things_end_a_request_it_closes_once(make, diary):
     ]
 
 
+@pytest.mark.parametrize("tokens", [(300,), (300, 2)])
+async def test_an_owner_whose_lease_ran_out_tells_no_end_that_the_ledger_may_not_repeat(make, diary, tokens):
+    generation = make()
+    generation.accepted(1, "r")
+    await generation.opened()
+    feed(generation, *tokens)
+    if len(tokens) > 1:
+        generation.choice_ended(0, FinishReason.STOP, "")
+    generation.disowned()
+    assert not generation.lost()
+    await generation.ended()
+    assert diary.did[-2][0] == "closed"  # stands if nobody else closed
+    assert (generation.error.code, generation.error.reason) == (Code.UNAVAILABLE, "OWNERSHIP_LOST")
+
+
+async def test_a_request_without_tokens_is_owned_again_once_it_is_taken_again(make, diary):
+    generation = make()
+    generation.accepted(1, "r")
+    await generation.opened()
+    generation.disowned()
+    assert generation.lost()
+    generation.accepted(2, "r")
+    feed(generation, 300)
+    generation.choice_ended(0, FinishReason.LENGTH, "")
+    generation.request_ended(3, 0, 0.0)
+    assert (await generation.ended()).finish_reason is FinishReason.LENGTH
+    assert (generation.owned, generation.error) == (True, None)
+
+
 async def test_a_stop_string_on_the_last_allowed_token_is_a_stop(make, diary):
     generation = make(stop=("b",))
     generation.accepted(1, "r")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 
+import grpc
 import pytest
 
 from services.gateway.adapters.lane import LaneClient
@@ -87,6 +88,45 @@ async def test_a_process_that_slept_past_its_lease_delivers_nothing_late(streams
     now[0] += 0.29
     streams[0].readable.put_nowait(scheduler_pb2.LaneResponse(step=scheduler_pb2.LaneStep()))
     await eventually(lambda: streams[0].ended, 1)
+    task.cancel()
+    await asyncio.wait({task})
+
+
+class Owner:
+    """A request that was being delivered."""
+
+    request_id = 7
+
+    def __init__(self):
+        self.told = []
+
+    def submission(self):
+        return None
+
+    def disowned(self):
+        self.told.append("disowned")
+
+    def lost(self):
+        self.told.append("lost")
+        return False
+
+
+@pytest.mark.parametrize(("slept", "told"), [(0.2, ["lost"]), (0.29, ["disowned", "lost"])])
+async def test_a_stream_that_ends_after_the_lease_takes_the_requests_along(
+    streams, eventually, monkeypatch, slept, told
+):
+    submit = scheduler_pb2.Submit(request_id=7)
+    monkeypatch.setattr("services.gateway.adapters.lane.encode_submission", lambda _: submit)
+    now, owner = [100.0], Owner()
+    client = LaneClient(streams, "g", clock=lambda: now[0])
+    task = asyncio.create_task(client.run())
+    await eventually(lambda: client.connected)
+    client.submit(owner)
+    await eventually(lambda: "submit" in streams[0].kinds())
+    now[0] += slept
+    streams[0].readable.put_nowait(grpc.aio.EOF)
+    await eventually(lambda: owner.told, 1)
+    assert owner.told == told
     task.cancel()
     await asyncio.wait({task})
 

@@ -8,6 +8,8 @@ def test_the_owners_lease_runs_out_before_the_schedulers():
     lease.check(107.9)
     lease.renew(105.0)
     lease.check(112.9)
+    assert lease.held(112.9)
+    assert not lease.held(113.0)
     for late in (113.0, 115.0):
         with pytest.raises(LaneLostError):
             lease.check(late)
