@@ -12,11 +12,12 @@ from kit.metrics import REGISTRY, STEP_BUCKETS
 if TYPE_CHECKING:
     from services.scheduler.core.limits import Counters, LaneStatus
 
+PREFIX = "tokenloom_scheduler"
 MODEL = "model_version"
 CANCEL_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 OCCUPANCY_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 COUNTED = {
-    "steps": "Steps committed.",
+    "steps": "Steps planned.",
     "scheduled_tokens": "Tokens scheduled in all steps.",
     "prefill_tokens": "Prompt tokens scheduled.",
     "decode_tokens": "Output tokens scheduled.",
@@ -25,9 +26,9 @@ COUNTED = {
     "prefix_query_tokens": "Prompt tokens looked up in the prefix cache.",
     "prefix_hit_tokens": "Prompt tokens found in the prefix cache.",
     "deadline_misses": "Requests ended by their deadline.",
-    "workers_lost": "Workers lost while attached.",
+    "workers_lost": "Workers lost with sequences on them.",
     "row_errors": "Rows that a worker failed.",
-    "stale_results": "Results discarded because their sequence had moved on.",
+    "stale_results": "Step results discarded: repeated, or of an earlier attachment.",
 }
 
 
@@ -36,56 +37,34 @@ class SchedulerMetrics:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"tokenloom_scheduler_{name}", text, [MODEL, *labels], registry=registry)
+            return Gauge(f"{PREFIX}_{name}", text, labels, registry=registry)
 
-        self.running = gauge("running_sequences", "Sequences in slots.")
-        self.waiting = gauge("waiting_sequences", "Sequences in the queue.")
-        self.workers = gauge("workers", "Workers attached.")
-        self.pages = gauge("kv_pages", "KV pages by state.", "state")
-        self.hit_ratio = gauge("prefix_hit_ratio", "Prompt tokens found in the prefix cache, as a share.")
-        self.last_step_age = gauge("last_step_age_seconds", "Age of the last step or probe.")
-        self.counted = {
-            name: Counter(f"tokenloom_scheduler_{name}", text, [MODEL], registry=registry)
-            for name, text in COUNTED.items()
-        }
-        self.refusals = Counter(
-            "tokenloom_scheduler_refusals",
-            "Requests refused, by reason.",
-            [MODEL, "reason"],
-            registry=registry,
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"{PREFIX}_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"{PREFIX}_{name}", text, labels, buckets=buckets, registry=registry)
+
+        self.running = gauge("running_sequences", "Sequences in slots.", MODEL)
+        self.waiting = gauge("waiting_sequences", "Sequences in the queue.", MODEL)
+        self.workers = gauge("workers", "Workers attached.", MODEL)
+        self.pages = gauge("kv_pages", "KV pages by state.", MODEL, "state")
+        self.hit_ratio = gauge(
+            "prefix_hit_ratio", "Prompt tokens found in the prefix cache, as a share.", MODEL
         )
-        self.violations = Counter(
-            "tokenloom_scheduler_integrity_violations",
-            "Violations found in page accounting.",
-            [MODEL],
-            registry=registry,
-        )
-        self.parts = Histogram(
-            "tokenloom_scheduler_step_seconds",
-            "A step's time by part.",
-            [MODEL, "part"],
-            buckets=STEP_BUCKETS,
-            registry=registry,
-        )
-        self.occupancy = Histogram(
-            "tokenloom_scheduler_step_rows",
-            "Rows of a step.",
-            [MODEL],
-            buckets=OCCUPANCY_BUCKETS,
-            registry=registry,
-        )
-        self.cancel_to_free = Histogram(
-            "tokenloom_scheduler_cancel_to_free_seconds",
+        self.last_step_age = gauge("last_step_age_seconds", "Age of the last step or probe.", MODEL)
+        self.outbox_events = gauge("outbox_events", "Usage events not yet published.")
+        self.outbox_age = gauge("outbox_age_seconds", "Age of the oldest of them.")
+        self.counted = {name: counter(name, text, MODEL) for name, text in COUNTED.items()}
+        self.refusals = counter("refusals", "Requests refused, by reason.", MODEL, "reason")
+        self.violations = counter("integrity_violations", "Violations found in page accounting.", MODEL)
+        self.parts = histogram("step_seconds", "A step's time by part.", STEP_BUCKETS, MODEL, "part")
+        self.occupancy = histogram("step_rows", "Rows of a step.", OCCUPANCY_BUCKETS, MODEL)
+        self.cancel_to_free = histogram(
+            "cancel_to_free_seconds",
             "From a cancel's arrival until its sequences hold nothing.",
-            [MODEL],
-            buckets=CANCEL_BUCKETS,
-            registry=registry,
-        )
-        self.outbox_events = Gauge(
-            "tokenloom_scheduler_outbox_events", "Usage events not yet published.", registry=registry
-        )
-        self.outbox_age = Gauge(
-            "tokenloom_scheduler_outbox_age_seconds", "Age of the oldest of them.", registry=registry
+            CANCEL_BUCKETS,
+            MODEL,
         )
         self._seen: dict[str, dict[str, int]] = {}
 

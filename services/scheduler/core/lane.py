@@ -70,6 +70,7 @@ class Lane:
                 self._finish(sequence, FinishReason.ERROR, now, "WORKER_LOST")
             else:
                 sequence.losses += 1
+                sequence.lost = sequence.computed
                 replica.release(sequence)
                 self._planner.predict(sequence, self._page_size)
                 self._queue.push_front(sequence, now)

@@ -122,7 +122,7 @@ class Sequence:
         # History.
         self.preemptions = 0
         self.losses = 0
-        self.lost = 0  # computed tokens that its last preemption threw away
+        self.lost = 0  # computed tokens that its last preemption, or its worker's end, threw away
 
     @property
     def output_len(self) -> int:

@@ -56,7 +56,7 @@ class EngineThread:
 
     @property
     def alive(self) -> bool:
-        """Whether steps go on, or would: the thread lives and its step counter moves while it is busy."""
+        """Whether steps go on, or would: the thread lives and no step hangs."""
         return not self.ended.done() and not self._liveness.hung(time.monotonic())
 
     def start(self) -> None:

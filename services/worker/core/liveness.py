@@ -1,4 +1,4 @@
-"""When an engine counts as alive: its step counter moves while something runs."""
+"""When an engine counts as alive: no step runs longer than any step may."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ class Liveness:
     def __init__(self, hang_s: float) -> None:
         self._hang_s = hang_s
         self._busy_since: float | None = None
-        self.steps = 0
 
     def started(self, now: float) -> None:
         """Note that a step began."""
@@ -17,7 +16,6 @@ class Liveness:
 
     def finished(self) -> None:
         """Note that the step ended."""
-        self.steps += 1
         self._busy_since = None
 
     def hung(self, now: float) -> bool:

@@ -44,6 +44,7 @@ def test_a_lost_worker_only_delays_what_had_no_token():
     assert harness.lane.status().waiting == 1
     harness.attach("w0")
     harness.run()
+    assert harness.lane.counters.recomputed_tokens == 8
     assert harness.tokens(request_id) == harness.expected(request_id)
 
 
