@@ -31,6 +31,14 @@ class _Verbs(click.Group):
         command: click.Command = importlib.import_module(f"tokenloom.cli.{cmd_name}").command
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a verb; text in the caller's encoding that is no Unicode becomes one line."""
+        try:
+            return super().invoke(ctx)
+        except UnicodeEncodeError as error:
+            message = f"there is text that {error.encoding} cannot express: {error.reason}"
+            raise click.ClickException(message) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing them."""
         with formatter.section("Commands"):

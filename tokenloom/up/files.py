@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tokenloom.up.nats import USERS
 from tokenloom.up.options import UpError
@@ -47,8 +47,7 @@ class Endpoint:
 @contextlib.contextmanager
 def exclusive(data_dir: Path) -> Iterator[None]:
     """Hold the data directory, or raise `UpError` naming the process that does."""
-    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (data_dir / _LOCK).open("a+") as lock:
+    with _open_lock(data_dir) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -62,6 +61,16 @@ def exclusive(data_dir: Path) -> Iterator[None]:
         lock.write(str(os.getpid()))
         lock.flush()
         yield
+
+
+def _open_lock(data_dir: Path) -> TextIO:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return (data_dir / _LOCK).open("a+")
+    except OSError as error:
+        raise UpError(
+            f"{data_dir} cannot be used: {error.strerror or error}; choose another --data-dir"
+        ) from None
 
 
 def load_secrets(data_dir: Path) -> Secrets:

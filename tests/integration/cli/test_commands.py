@@ -107,6 +107,15 @@ async def test_a_refusal_is_one_clear_line(shell, words, code, message):
 
 
 @pytest.mark.parametrize(
+    "words", [("generate", "caf\udce9"), ("generate", "x", "--stop", "\udce9"), ("usage", "--from", "\udce9")]
+)
+async def test_bytes_that_are_no_text_are_one_clear_line(shell, words):
+    code, out, err = await shell.run(*words, PYTHONUTF8="1")
+    assert (code, out) == (1, "")
+    assert err == "Error: there is text that utf-8 cannot express: surrogates not allowed\n"
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ("generate",),

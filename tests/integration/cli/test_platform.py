@@ -162,6 +162,19 @@ def test_a_second_up_in_the_same_directory_is_refused(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("verb", ["up", "demo"])
+def test_a_data_directory_that_cannot_be_is_one_clear_line(tmp_path, verb):
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-m", "tokenloom.cli", verb, "--data-dir", str(tmp_path / "file" / "data")]
+    refused = subprocess.run(
+        command, capture_output=True, text=True, env=environment(), check=False, timeout=60
+    )
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        f"Error: {tmp_path}/file/data cannot be used: Not a directory; choose another --data-dir\n"
+    )
+
+
 def test_a_port_in_use_is_said_before_anything_starts(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
