@@ -15,7 +15,7 @@ class LaneLimits:
     max_queue_s: float = 30.0  # predicted wait beyond which new work is refused
     max_queue_pools: float = 8.0  # pages that work may need beyond the pool, in whole pools
     prefix_wait_s: float = 10.0  # longest wait for a page that another sequence computes
-    bypass_s: float = 5.0  # wait after which a sequence short of pages is no longer passed
+    bypass_s: float = 5.0  # wait after which a sequence is neither passed nor left to a freer peer
     weights: tuple[float, float, float] = (8.0, 4.0, 1.0)  # of INTERACTIVE, STANDARD, BATCH
     aging_tokens_per_s: float = 100.0  # credit for each second waited
     aging_cap_tokens: float = 4096.0  # most credit a wait can earn

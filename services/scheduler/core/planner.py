@@ -181,10 +181,10 @@ class Planner:
             return Gate.SKIP
         if self._waits_for_prefix(draft, sequence, len(hits)):
             return Gate.WAIT
+        overdue = draft.now - sequence.queued_at >= self._limits.bypass_s
         if not has_room(replica, sequence, hits, self._limits.watermark):
-            overdue = sequence.preemptions or draft.now - sequence.queued_at >= self._limits.bypass_s
-            return Gate.STOP if overdue else Gate.SKIP
-        return Gate.ADMIT if self._fair_share(draft, sequence) else Gate.SKIP
+            return Gate.STOP if overdue or sequence.preemptions else Gate.SKIP
+        return Gate.ADMIT if overdue or self._fair_share(draft, sequence) else Gate.SKIP
 
     def _waits_for_prefix(self, draft: Draft, sequence: Sequence, hits: int) -> bool:
         """Say whether someone is just computing what the sequence needs next; for a bounded time."""

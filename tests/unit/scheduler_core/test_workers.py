@@ -35,6 +35,19 @@ def test_work_is_not_left_to_a_peer_that_has_no_room():
     assert all(harness.reason(request_id) is FinishReason.LENGTH for request_id in harness.callers)
 
 
+def test_work_is_left_only_for_a_while_to_a_peer_that_hangs():
+    harness = Harness(replace(LIMITS, bypass_s=1.0), replicas=2)
+    harness.submit(40, 40)
+    assert harness.plan("w0") is not None
+    waits = harness.submit(4, 4)
+    harness.commit("w0")
+    while not harness.tokens(waits):
+        assert harness.now < 102.0
+        harness.now += 0.1
+        harness.plan("w0")
+        harness.commit("w0")
+
+
 def test_a_lost_worker_only_delays_what_had_no_token():
     harness = Harness(capacity=replace(CAPACITY, max_step_tokens=8))
     request_id = harness.submit(40, 5)
