@@ -76,9 +76,12 @@ def _open_lock(data_dir: Path) -> TextIO:
 def load_secrets(data_dir: Path) -> Secrets:
     """Read the secrets, making them on first use."""
     path = data_dir / _SECRETS
-    known = json.loads(path.read_text()) if path.exists() else {}
-    api_key = known.get("api_key") or f"tl-{secrets.token_hex(20)}"
-    nats = {user: known.get("nats", {}).get(user) or secrets.token_hex(24) for user in USERS}
+    try:
+        known = json.loads(path.read_text()) if path.exists() else {}
+        api_key = known.get("api_key") or f"tl-{secrets.token_hex(20)}"
+        nats = {user: known.get("nats", {}).get(user) or secrets.token_hex(24) for user in USERS}
+    except (OSError, ValueError, AttributeError):
+        raise UpError(f"{path} is damaged: restore it, or remove it for new secrets") from None
     write_private(path, json.dumps({"api_key": api_key, "nats": nats}, indent=1))
     return Secrets(api_key, nats)
 

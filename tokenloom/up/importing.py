@@ -43,7 +43,8 @@ def list_models(models_dir: Path) -> list[ModelFile]:
     manifests = sorted(
         models_dir.glob("*/*/manifest.json"), key=lambda path: (path.parts[-3], path.stat().st_mtime)
     )
-    return [_read(path) for path in manifests if not path.parts[-2].startswith(".")]
+    found = [_read(path) for path in manifests if not path.parts[-2].startswith(".")]
+    return [model for model in found if model is not None]
 
 
 async def ensure_model(models_dir: Path, name: str) -> None:
@@ -73,16 +74,19 @@ async def import_model(source: str, name: str, models_dir: Path) -> int:
             await process.wait()
 
 
-def _read(path: Path) -> ModelFile:
-    manifest = json.loads(path.read_text())
-    return ModelFile(
-        name=path.parts[-3],
-        version=manifest["version"],
-        family=manifest["family"],
-        context_length=manifest["context_length"],
-        tokenizer_version=manifest["tokenizer_version"],
-        source=manifest["source"],
-        licence=manifest["licence"],
-        size_bytes=sum(file["bytes"] for file in manifest["files"].values()),
-        directory=path.parent,
-    )
+def _read(path: Path) -> ModelFile | None:
+    try:
+        manifest = json.loads(path.read_text())
+        return ModelFile(
+            name=path.parts[-3],
+            version=manifest["version"],
+            family=manifest["family"],
+            context_length=manifest["context_length"],
+            tokenizer_version=manifest["tokenizer_version"],
+            source=manifest["source"],
+            licence=manifest["licence"],
+            size_bytes=sum(file["bytes"] for file in manifest["files"].values()),
+            directory=path.parent,
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None

@@ -168,6 +168,9 @@ async def test_models_are_listed_and_shown_from_their_manifests(shell, tmp_path)
         '{"version": "0123456789ab", "family": "llama", "context_length": 64, "tokenizer_version": "t",'
         ' "source": "s", "licence": "Apache-2.0", "files": {"a": {"bytes": 2000000, "sha256": "x"}}}'
     )
+    for version, text in {"1": '{"version": ', "2": "[]", "3": '{"version": "3"}', "4": "\xff"}.items():
+        (directory.parent / version).mkdir()
+        (directory.parent / version / "manifest.json").write_text(text, encoding="latin-1")
     shell_list = await shell.run("models", "list")
     assert shell_list[:2] == (0, "tiny@0123456789ab  llama  context 64  2 MB\n")
     code, out, _ = await shell.run("models", "show", "tiny")

@@ -150,6 +150,15 @@ def test_secrets_are_kept_private_and_stay_the_same(tmp_path):
     assert stat.S_IMODE((tmp_path / "secrets.json").stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("damage", ['{"api', "\xff", "[]", '{"nats": []}'])
+def test_damaged_secrets_are_neither_used_nor_replaced(tmp_path, damage):
+    path = tmp_path / "secrets.json"
+    path.write_bytes(damage.encode("latin-1"))
+    with pytest.raises(UpError, match="is damaged"):
+        files.load_secrets(tmp_path)
+    assert path.read_bytes() == damage.encode("latin-1")
+
+
 def test_a_second_up_in_the_same_directory_is_refused(tmp_path):
     command = [sys.executable, "-m", "tokenloom.cli", "up", "--data-dir", str(tmp_path)]
     with files.exclusive(tmp_path):
