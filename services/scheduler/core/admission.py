@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.scheduler.core.errors import AdmissionError
-from services.scheduler.core.sequence import Work, predict_work
+from services.scheduler.core.sequence import Hits, Work, predict_work, whole_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -97,14 +97,14 @@ class Admission:
         self._fits(request, fleet)
         return fleet
 
-    def queue(self, request: Request, fleet: Fleet, cached: int, now: float) -> None:
-        """Raise AdmissionError when a request, `cached` tokens of it in the cache, would wait too long."""
-        own = self._own(request, fleet, cached)
+    def queue(self, request: Request, fleet: Fleet, hits: Hits, now: float) -> None:
+        """Raise AdmissionError when a request, of which the cache has `hits`, would wait too long."""
+        own = self._own(request, fleet, hits)
         ahead = self._queue.ahead(request.priority)
         wait = self._wait(ahead, own, fleet)
         if ahead.sequences:
             self._bound(wait, ahead.pages + own.pages, fleet)
-        self._deadline(request, cached, wait, fleet, now)
+        self._deadline(request, hits.cached, wait, fleet, now)
 
     def queue_s(self, replicas: Collection[Replica]) -> float:
         """Return the predicted seconds of all waiting work."""
@@ -163,14 +163,13 @@ class Admission:
             retry_s = max(late_s, LEAST_RETRY_S) if possible else None
             raise AdmissionError("DEADLINE_INFEASIBLE", message, "deadline", retry_s)
 
-    def _own(self, request: Request, fleet: Fleet, cached: int) -> Work:
+    def _own(self, request: Request, fleet: Fleet, hits: Hits) -> Work:
         """Predict what the request asks for; its choices share the prompt's full pages."""
         size, chunk = fleet.page_size, self._limits.chunk_tokens
         prompt = len(request.prompt)
         output = max(1.0, request.max_output_tokens * self._rates.output_share)
-        work = predict_work(prompt, output, size, chunk, cached=cached)
-        shared = (prompt - 1) // size * size
-        further = predict_work(prompt, output, size, chunk, shared=shared, cached=cached)
+        work = predict_work(prompt, output, size, chunk, hits)
+        further = predict_work(prompt, output, size, chunk, whole_prompt(prompt, size))
         work.add(further, request.n - 1)
         return work
 

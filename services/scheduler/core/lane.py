@@ -21,7 +21,7 @@ from services.scheduler.core.planner import Planner
 from services.scheduler.core.queue import WaitingQueue
 from services.scheduler.core.rates import Rates
 from services.scheduler.core.replica import Flight, Replica
-from services.scheduler.core.sequence import Accepted, Sequence
+from services.scheduler.core.sequence import Accepted, Hits, Sequence
 
 MOST_LOSSES = 1  # workers a sequence without a token may lose before it fails
 
@@ -85,7 +85,7 @@ class Lane:
     def submit(self, request: Request, now: float) -> None:
         """Queue a request, or raise AdmissionError."""
         try:
-            accepted, cached = self._consider(request, now)
+            accepted, hits = self._consider(request, now)
         except AdmissionError as refusal:
             refusals = self.counters.refusals
             refusals[refusal.reason] = refusals.get(refusal.reason, 0) + 1
@@ -94,7 +94,7 @@ class Lane:
         if request.deadline is not None:
             self._deadlines.add(request.request_id, request.deadline)
         for sequence in accepted.choices:
-            self._planner.predict(sequence, self._page_size, cached)
+            self._planner.predict(sequence, self._page_size, None if sequence.choice else hits)
             self._queue.push(sequence, now)
 
     def cancel(
@@ -201,18 +201,18 @@ class Lane:
 
     # Inside
 
-    def _consider(self, request: Request, now: float) -> tuple[Accepted, int]:
-        """Return what a request becomes and how much of its prompt is cached, or raise AdmissionError."""
+    def _consider(self, request: Request, now: float) -> tuple[Accepted, Hits]:
+        """Return what a request becomes and what the cache has of it, or raise AdmissionError."""
         if request.request_id in self._live:
             raise AdmissionError("INVALID_REQUEST", "this id is already in use", "request_id")
         fleet = self._admission.door(request, self._replicas.values(), now)
         accepted = self._accept(request, now)
         first, *others = accepted.choices
-        cached = max(len(one.cached_pages(first)) for one in self._replicas.values()) * self._page_size
-        self._admission.queue(request, fleet, cached, now)
+        hits = max(one.count(one.cached_pages(first)) for one in self._replicas.values())
+        self._admission.queue(request, fleet, hits, now)
         for sequence in others:
             sequence.chain = first.chain.copy() if first.chain is not None else None
-        return accepted, cached
+        return accepted, hits
 
     def _accept(self, request: Request, now: float) -> Accepted:
         self._arrivals += 1

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from services.scheduler.core.limits import Counters, LaneLimits
     from services.scheduler.core.queue import WaitingQueue
     from services.scheduler.core.rates import Rates
+    from services.scheduler.core.sequence import Hits
 
 MOST_SKIPPED = 8  # waiting sequences looked past in one step
 
@@ -53,10 +54,10 @@ class Planner:
         self._counters = counters
         self._generations = count(1)
 
-    def predict(self, sequence: Sequence, page_size: int, cached: int = 0) -> None:
-        """Say what a sequence that begins to wait will ask for."""
+    def predict(self, sequence: Sequence, page_size: int, hits: Hits | None = None) -> None:
+        """Say what a sequence that begins to wait, or to run, will ask for."""
         chunk = self._limits.chunk_tokens
-        sequence.work = work_of(sequence, page_size, chunk, self._rates.output_share, cached)
+        sequence.work = work_of(sequence, page_size, chunk, self._rates.output_share, hits)
 
     def build(self, replica: Replica, peers: Collection[Replica], now: float) -> StepPlan | None:
         """Return the replica's next step, or None when nothing can compute."""
@@ -230,6 +231,7 @@ class Planner:
         self._queue.take(sequence, len(sequence.tokens) - len(hits) * replica.capacity.page_size)
         accepted, counters = sequence.accepted, self._counters
         accepted.home = replica.replica_id
+        self.predict(sequence, replica.capacity.page_size, replica.count(hits))
         new = replica.admit(sequence, hits, next(self._generations))
         counters.prefix_query_tokens += len(sequence.tokens)
         counters.prefix_hit_tokens += sequence.computed

@@ -10,7 +10,7 @@ from services.scheduler.core.errors import StepOutOfOrder
 from services.scheduler.core.messages import Capacity, NewSequence, StepPlan
 from services.scheduler.core.pages import PagePool
 from services.scheduler.core.prefix import Chain, PrefixCache, root_of
-from services.scheduler.core.sequence import PROTECTION, Sequence, Work
+from services.scheduler.core.sequence import PROTECTION, Hits, Sequence, Work
 
 # Sequence, its generation, positions computed after this row, whether it samples.
 Row = tuple[Sequence, int, int, bool]
@@ -73,6 +73,11 @@ class Replica:
         """Return the cached pages the sequence could start from; its last known token is always computed."""
         limit = (len(sequence.tokens) - 1) // self.capacity.page_size
         return self.cache.match(self._chain(sequence), sequence.tokens, limit)
+
+    def count(self, hits: list[int]) -> Hits:
+        """Count the tokens of cached pages; those that someone holds come before those that nobody does."""
+        held = sum(self.pool.holders[page] > 0 for page in hits)
+        return Hits(len(hits) * self.capacity.page_size, held * self.capacity.page_size)
 
     def awaited(self, sequence: Sequence, hits: int) -> bytes | None:
         """Return the digest of the page after its hits, when someone else is computing it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from services.scheduler.core.messages import FinishReason, Request, RequestEnded
 
@@ -34,6 +34,13 @@ class Work:
         self.sequences += share * other.sequences
         self.steps += share * other.steps
         self.page_steps += share * other.page_steps
+
+
+class Hits(NamedTuple):
+    """Tokens of a sequence that need not be computed, and those of them in pages that others hold anyway."""
+
+    cached: int = 0
+    held: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -150,26 +157,27 @@ class Sequence:
 PROTECTION = attrgetter("protection")
 
 
-def predict_work(
-    known: int, output: float, page_size: int, chunk_tokens: int, *, shared: int = 0, cached: int = 0
-) -> Work:
-    """Predict what one sequence asks for, with `known` tokens.
+def whole_prompt(known: int, page_size: int) -> Hits:
+    """Return what a request's later choices find: the full pages of the first one's prompt."""
+    full = (known - 1) // page_size * page_size
+    return Hits(full, full)
 
-    Of these, `shared` lie in pages that a request's choices hold together, and `cached` in the prefix cache:
-    neither is computed, but the latter takes pages from the pool.
-    """
-    prefill = known - max(shared, cached)
-    pages = math.ceil((known + output - 1) / page_size) - shared // page_size
+
+def predict_work(known: int, output: float, page_size: int, chunk_tokens: int, hits: Hits) -> Work:
+    """Predict what one sequence asks for, with `known` tokens."""
+    prefill = known - hits.cached
+    pages = math.ceil((known + output - 1) / page_size) - hits.held // page_size
     steps = output + math.ceil(prefill / chunk_tokens)
     return Work(prefill, output, pages, 1, steps, pages * steps)
 
 
 def work_of(
-    sequence: Sequence, page_size: int, chunk_tokens: int, output_share: float, cached: int = 0
+    sequence: Sequence, page_size: int, chunk_tokens: int, output_share: float, hits: Hits | None = None
 ) -> Work:
-    """Predict what a sequence still asks for: a request's later choices share its prompt's full pages."""
+    """Predict what a sequence still asks for; without `hits`, a later choice counts on the first one's."""
     known = len(sequence.tokens)
-    first = sequence.choice == 0 or sequence.output_len > 0
-    shared = 0 if first else (known - 1) // page_size * page_size
+    if hits is None:
+        first = sequence.choice == 0 or sequence.output_len > 0
+        hits = Hits() if first else whole_prompt(known, page_size)
     output = max(1.0, (sequence.limit - known) * output_share)
-    return predict_work(known, output, page_size, chunk_tokens, shared=shared, cached=cached)
+    return predict_work(known, output, page_size, chunk_tokens, hits)

@@ -248,3 +248,20 @@ def test_cached_prompt_tokens_are_no_work_for_a_newcomer_nor_for_what_waits():
         return count
 
     assert taken(warmed=True) > 5 * taken(warmed=False)
+
+
+def test_pages_that_running_requests_hold_are_not_counted_again_for_one_that_shares_them():
+    harness = Harness(LIMITS, replace(LARGE, page_count=200))
+    harness.step_s = 0.05
+    warm(harness)
+    prompt = list(range(50)) * 32
+    first = harness.submit([*prompt, 49], 100)
+    while not harness.tokens(first):
+        harness.step()
+    for own in range(15):
+        harness.submit([*prompt, own], 60)
+        harness.step()
+    assert harness.lane.status().running == 16
+    last = harness.submit([*prompt, 40], 60, deadline=harness.now + 1.0)
+    harness.step()
+    assert harness.tokens(last)
