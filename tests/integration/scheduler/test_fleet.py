@@ -2,7 +2,21 @@
 
 import asyncio
 
+from prometheus_client import CollectorRegistry
+
+from kit.outbox import Outbox
+from services.scheduler.adapters.closer import Closer
+from services.scheduler.adapters.epochs import EpochStore
+from services.scheduler.adapters.fleet import Fleet
+from services.scheduler.adapters.metrics import SchedulerMetrics
+from services.scheduler.adapters.step_loop import StepLoop
+from services.scheduler.core.desk import Desk
+from services.scheduler.core.lane import Lane
+from services.scheduler.core.limits import LaneLimits
+from services.scheduler.core.ownership import Ownership
+from services.scheduler.core.records import Records
 from tests.integration.scheduler.support import FINISH
+from tokenloom.api.events.v1 import events_pb2
 from tokenloom.api.worker.v1 import worker_pb2
 
 
@@ -162,3 +176,21 @@ async def test_every_idle_worker_is_probed_and_nobody_billed(house, eventually):
     assert lane.last_step_age_us < 1_000_000
     assert gateway.steps == 0
     assert (lane.owned_pages, list(lane.violations)) == (0, [])
+
+
+async def test_a_worker_that_is_gone_is_forgotten(tmp_path, eventually):
+    desk = Desk(Ownership(10), Records(60, 1000), lambda m: Lane(m, LaneLimits()), vacant_s=1)
+    closer = Closer(Outbox(tmp_path / "outbox", max_bytes=1000), desk)
+    steps = StepLoop(desk, SchedulerMetrics(CollectorRegistry()), closer, depth=1, probe_s=60)
+    fleet = Fleet(steps, EpochStore(tmp_path / "epoch"), step_timeout_s=1)
+    for availability in ("READY", "GONE"):
+        for number in range(3):
+            fleet.on_change(
+                events_pb2.WorkerChanged(
+                    worker_id=f"w{number}",
+                    target=f"unix:{tmp_path}/nobody",
+                    availability=f"WORKER_AVAILABILITY_{availability}",
+                )
+            )
+    await eventually(lambda: not fleet._attachments)
+    await fleet.close()

@@ -12,6 +12,14 @@ def leak_a_page(replica: Replica) -> None:
     replica.pool.take()
 
 
+def lose_a_free_page(replica: Replica) -> None:
+    replica.pool._unlink(replica.pool._next[replica.pool.count])
+
+
+def miscount_free_pages(replica: Replica) -> None:
+    replica.pool.available -= 1
+
+
 def own_a_page_twice(replica: Replica) -> None:
     first, second = replica.running
     second.pages[0] = first.pages[0]
@@ -33,6 +41,8 @@ def forget_a_sequence(replica: Replica) -> None:
     ("damage", "complaint"),
     [
         (leak_a_page, "0 sequences hold it"),
+        (lose_a_free_page, "the free list is not the pages without a holder"),
+        (miscount_free_pages, "free + cached + owned pages are not the total"),
         (own_a_page_twice, "has 1 holders, 2 sequences hold it"),
         (lose_a_slot, "slots are shared or lost"),
         (miscount_progress, "knows"),
