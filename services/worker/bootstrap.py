@@ -69,13 +69,14 @@ async def serve(
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
     task, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
-    await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if task.done():
-        return task.result()
-    task.cancel()
-    await asyncio.wait({task})
-    return None
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        # Also when we are cancelled: the channel that `work` uses closes next.
+        task.cancel()
+        stopping.cancel()
+        await asyncio.wait({task, stopping})
 
 
 def _loading(load: LoadEngine, model: registry_pb2.ModelVersion) -> Callable[[], Engine]:

@@ -90,3 +90,14 @@ async def test_an_artifact_that_does_not_load_ends_the_process(worker, stub, tmp
     async with registry_at(worker.registry_target, worker.registry):
         worker.start(tmp_path)
         await asyncio.wait_for(worker.done, 5)
+
+
+async def test_a_worker_stopped_before_it_joins_leaves_no_task_behind(worker, stub, tmp_path):
+    before = asyncio.all_tasks()
+    worker.start(tmp_path)
+    await stub.Describe(worker_pb2.DescribeRequest(), wait_for_ready=True)
+    serving, worker.done = worker.done, None
+    serving.cancel()
+    await asyncio.wait({serving}, timeout=5)
+    left = {task.get_coro().__qualname__ for task in asyncio.all_tasks() - before}
+    assert "RegistryLink.join" not in left
