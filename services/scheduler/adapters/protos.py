@@ -6,6 +6,7 @@ import enum
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from kit.errors import invalid
+from services.scheduler.core.errors import MalformedResult
 from services.scheduler.core.messages import (
     Capacity,
     ChoiceEnded,
@@ -83,13 +84,22 @@ def _sequence(sequence: NewSequence) -> worker_pb2.Sequence:
 
 
 def step_result(message: worker_pb2.StepResult) -> StepResult:
-    """Read a result."""
+    """Read a result, or raise MalformedResult."""
+    columns, rows = message.logprobs, len(message.slot)
+    alternatives = sum(columns.top_count)
+    if not (
+        len(message.token_id) == rows
+        and len(columns.row) == len(columns.logprob) == len(columns.top_count)
+        and len(columns.top_token_id) == len(columns.top_logprob) == alternatives
+        and all(0 <= row < rows for row in columns.row)
+    ):
+        raise MalformedResult("the columns of a result disagree")
     return StepResult(
         epoch=message.epoch,
         step=message.step,
         slot=list(message.slot),
         token_id=list(message.token_id),
-        logprobs=_read_logprobs(message.logprobs) if message.HasField("logprobs") else {},
+        logprobs=_read_logprobs(columns),
         row_error={error.slot: error.reason for error in message.row_error},
     )
 

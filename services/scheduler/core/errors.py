@@ -3,6 +3,7 @@
 LaneError
 +-- AdmissionError    a request is not taken: door or queue
 +-- StepOutOfOrder    a worker skipped a step: it must be treated as lost
++-- MalformedResult   the columns of a worker's result disagree: likewise
 """
 
 from __future__ import annotations
@@ -27,3 +28,7 @@ class AdmissionError(LaneError):
 
 class StepOutOfOrder(LaneError):  # noqa: N818 - says what happened
     """A result came for a step that is not the oldest one in flight."""
+
+
+class MalformedResult(LaneError):  # noqa: N818 - says what happened
+    """A result whose columns disagree."""

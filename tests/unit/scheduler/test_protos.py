@@ -4,6 +4,7 @@ import pytest
 
 from kit.errors import ServiceError
 from services.scheduler.adapters import protos
+from services.scheduler.core.errors import MalformedResult
 from services.scheduler.core.messages import (
     ChoiceEnded,
     FinishReason,
@@ -64,6 +65,20 @@ def test_logprobs_keep_their_rows_from_the_worker_to_the_gateway():
         for row, token in enumerate(result.token_id)
     ]
     assert protos.lane_step(effects).step.logprobs == message.logprobs
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"slot": [1, 2], "token_id": [7]},
+        {"slot": [1], "token_id": [7], "logprobs": {"row": [0], "logprob": [-1.0]}},
+        {"slot": [1], "token_id": [7], "logprobs": {"row": [1], "logprob": [-1.0], "top_count": [0]}},
+        {"slot": [1], "token_id": [7], "logprobs": {"row": [0], "logprob": [-1.0], "top_count": [2]}},
+    ],
+)
+def test_a_result_whose_columns_disagree_is_its_workers_fault_and_ends_nobody_else(fields):
+    with pytest.raises(MalformedResult):
+        protos.step_result(worker_pb2.StepResult(epoch=1, step=1, **fields))
 
 
 def test_one_message_tells_a_gateway_tokens_then_ends():
