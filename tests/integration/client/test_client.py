@@ -74,7 +74,8 @@ async def test_a_deadline_reaches_the_server_and_leaves_it_time_to_say_so(client
     await collect(client.generate("m", "hello", deadline_s=2.5))
     await collect(client.generate("m", "hello"))
     assert running.gateway.requests[0].deadline_ms == 2500
-    assert 2.5 < running.gateway.time_left[0] <= 7.5
+    # gRPC rounds a deadline up when it writes it.
+    assert 2.5 < running.gateway.time_left[0] < 8
     assert running.gateway.time_left[1] is None
 
 
