@@ -9,9 +9,11 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kit import log
+from kit.artifacts import ArtifactError
 from services.worker.core.errors import NotLoadedError, PlanError
 from services.worker.core.liveness import Liveness
 from services.worker.core.steps import Replay, StepLog
+from services.worker.engine.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +95,9 @@ class EngineThread:
             while (job := self._inbox.get()) is not None:
                 self._run(engine, job)
             self._post(self.ended, None)
+        except (ArtifactError, EngineError) as refusal:
+            _log.error("the model cannot be loaded", reason=str(refusal))
+            self._post_error(self.ended, refusal)
         except Exception as error:
             _log.exception("engine thread died")
             self._post_error(self.ended, error)

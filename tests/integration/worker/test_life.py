@@ -2,11 +2,14 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import grpc
 import pytest
 
+from kit.artifacts import ArtifactError
 from kit.grpc import service_error
+from services.worker.engine import EngineError
 from tests.integration.worker.support import ask, plan, registry_at
 from tokenloom.api.worker.v1 import worker_pb2
 
@@ -82,14 +85,22 @@ async def test_drain_ends_with_its_grace(ready, stub):
     await asyncio.wait_for(ready.done, 4)
 
 
-async def test_an_artifact_that_does_not_load_ends_the_process(worker, stub, tmp_path):
+@pytest.mark.parametrize(
+    "refusal", [ArtifactError(Path("model.safetensors"), "differs"), EngineError("10 bytes hold no page")]
+)
+async def test_an_artifact_that_does_not_load_ends_the_process_with_one_line(
+    worker, stub, tmp_path, capfd, refusal
+):
     def refuse(engine):
-        raise ValueError("model.safetensors: digest differs")
+        raise refusal
 
     worker.prepare = refuse
     async with registry_at(worker.registry_target, worker.registry):
         worker.start(tmp_path)
         await asyncio.wait_for(worker.done, 5)
+    logged = "".join(capfd.readouterr())
+    assert str(refusal) in logged
+    assert "Traceback" not in logged
 
 
 async def test_a_worker_stopped_before_it_joins_leaves_no_task_behind(worker, stub, tmp_path):
