@@ -1,4 +1,4 @@
-"""A KV bucket watched into a local dict."""
+"""State kept in streams: the last event of each subject, read once or watched into a local dict."""
 
 from __future__ import annotations
 
@@ -17,6 +17,22 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 _log = log.get("kv")
+
+
+async def last_events(bus: Bus, stream: str, subject: str) -> list[Message]:
+    """The last event of every subject that matches, as of now; a deleted KV key has one too."""
+    found: dict[str, Message] = {}
+    current = asyncio.Event()
+
+    def keep(message: Message) -> None:
+        found[message.subject] = message
+
+    following = bus.last_per_subject(stream, subject, keep, on_restart=found.clear, on_current=current.set)
+    reading = asyncio.create_task(following)
+    await current.wait()
+    reading.cancel()
+    await asyncio.wait({reading})
+    return list(found.values())
 
 
 class KvView(Generic[V]):

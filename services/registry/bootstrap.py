@@ -14,7 +14,7 @@ from kit.grpc import Server
 from services.registry.adapters.catalog import Catalog
 from services.registry.adapters.deployments import Deployments
 from services.registry.adapters.metrics import RegistryCollector
-from services.registry.adapters.routes import Routes
+from services.registry.adapters.routes import ROUTES_BUCKET, Routes
 from services.registry.core.assignments import Assignments
 from services.registry.registry import Registry
 from services.registry.servicer import RegistryServicer
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from services.registry.config import RegistryConfig
 
 SERVICE = "tokenloom.api.registry.v1.RegistryService"
-ROUTES_BUCKET = "routes"
 FLUSH_S = 2.0
 _log = log.get("registry")
 
@@ -37,7 +36,7 @@ async def serve(config: RegistryConfig, stop: asyncio.Event) -> None:
         catalog = Catalog(config.models_dir)
         assignments = Assignments(config.lease_s)
         deployments = Deployments(bus, uuid.uuid4().hex)
-        routes = Routes(await bus.ensure_kv(ROUTES_BUCKET))
+        routes = Routes(bus, await bus.ensure_kv(ROUTES_BUCKET))
         metrics.REGISTRY.register(RegistryCollector(catalog, assignments, deployments))
         registry = Registry(
             catalog=catalog,

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from kit import log
 from kit.bus import BusError
+from kit.kv import last_events
 from services.registry.core.assignments import Availability, WorkerChanged
 from tokenloom.api.events.v1 import events_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kit.bus import Bus, Message
+    from kit.bus import Bus
 
 STREAM = "DEPLOYMENT"
 SUBJECTS = "deployment.v1.>"
@@ -50,23 +51,9 @@ class Deployments:
     async def last_announced(self) -> list[WorkerChanged]:
         """Every worker's last event."""
         await self._bus.ensure_stream(STREAM, [SUBJECTS], MAX_AGE_S)
-        found: dict[str, WorkerChanged] = {}
-        current = asyncio.Event()
-
-        def keep(message: Message) -> None:
-            change = _decode(message.data)
-            if change is not None:
-                found[change.worker_id] = change
-
-        reading = asyncio.create_task(
-            self._bus.last_per_subject(
-                STREAM, f"{WORKER_SUBJECT}.>", keep, on_restart=found.clear, on_current=current.set
-            )
-        )
-        await current.wait()
-        reading.cancel()
-        await asyncio.wait({reading})
-        return list(found.values())
+        events = await last_events(self._bus, STREAM, f"{WORKER_SUBJECT}.>")
+        changes = [_decode(event.data) for event in events]
+        return [change for change in changes if change is not None]
 
     def announce(self, changes: Iterable[WorkerChanged]) -> None:
         """Publish these soon."""

@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import nats.errors
-from nats.js.errors import BadRequestError, KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError
+from nats.js.errors import BadRequestError, KeyNotFoundError, KeyWrongLastSequenceError
 
 from kit.errors import Code, ServiceError
+from kit.kv import last_events
 from services.registry.core.errors import RouteConflictError
 from tokenloom.api.events.v1 import events_pb2
 
@@ -17,13 +18,17 @@ if TYPE_CHECKING:
 
     from nats.js.kv import KeyValue
 
+    from kit.bus import Bus
     from services.registry.adapters.catalog import Version
+
+ROUTES_BUCKET = "routes"
 
 
 class Routes:
     """The routes as last read or written here; this process is their only writer but checks nonetheless."""
 
-    def __init__(self, bucket: KeyValue) -> None:
+    def __init__(self, bus: Bus, bucket: KeyValue) -> None:
+        self._bus = bus
         self._bucket = bucket
         self._records: dict[str, events_pb2.RouteRecord] = {}
         self._revisions: dict[str, int] = {}
@@ -35,12 +40,11 @@ class Routes:
 
     async def load(self) -> None:
         """Read every route."""
-        try:
-            names = await self._bucket.keys()
-        except NoKeysError:
-            names = []
-        for name in names:
-            await self._read(name)
+        # Not the bucket's `keys`: it can find none while they are on their way.
+        for event in await last_events(self._bus, f"KV_{ROUTES_BUCKET}", f"$KV.{ROUTES_BUCKET}.>"):
+            if not event.deleted:
+                record = events_pb2.RouteRecord.FromString(event.data)
+                self._records[record.name], self._revisions[record.name] = record, event.sequence
 
     async def set(self, version: Version, *, served: bool) -> None:
         """Route a version's name to it; writes nothing when that is so already."""

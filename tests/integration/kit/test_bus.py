@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from kit.bus import Bus, BusError, KvView
+from kit.kv import last_events
 from kit.outbox import Outbox
 
 
@@ -124,6 +125,21 @@ async def test_watchers_get_the_last_of_each_subject_and_then_the_new_ones(bus, 
         await bus.publish(f"{stream}.worker.a", b"newer", msg_id="c")
         await eventually(lambda: len(seen) == 3)
     assert seen == [("a", b"new"), ("b", b"only"), ("a", b"newer")]
+
+
+async def test_a_snapshot_is_whole_however_soon_the_server_sends_it(bus, name):
+    bucket = await bus.ensure_kv(name)
+    assert await last_events(bus, f"KV_{name}", f"$KV.{name}.>") == []
+    await bucket.put("a", b"1")
+    await bucket.put("b", b"1")
+    await bucket.put("b", b"2")
+    await bucket.delete("a")
+    for _ in range(50):
+        events = await last_events(bus, f"KV_{name}", f"$KV.{name}.>")
+        assert sorted((event.subject[-1], event.data, event.deleted) for event in events) == [
+            ("a", b"", True),
+            ("b", b"2", False),
+        ]
 
 
 async def test_a_view_waits_for_its_bucket_and_follows_it(bus, name, eventually):
