@@ -111,3 +111,15 @@ class KeyRecord(_message.Message):
     priority: _inference_pb2.Priority
     revoked: bool
     def __init__(self, tenant_id: _Optional[str] = ..., priority: _Optional[_Union[_inference_pb2.Priority, str]] = ..., revoked: _Optional[bool] = ...) -> None: ...
+
+class IdempotencyRecord(_message.Message):
+    __slots__ = ("request_id", "content_sha256", "accepted", "created_time")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    CREATED_TIME_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    content_sha256: bytes
+    accepted: bool
+    created_time: _timestamp_pb2.Timestamp
+    def __init__(self, request_id: _Optional[int] = ..., content_sha256: _Optional[bytes] = ..., accepted: _Optional[bool] = ..., created_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...

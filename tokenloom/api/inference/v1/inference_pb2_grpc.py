@@ -44,6 +44,11 @@ class InferenceServiceStub:
                 request_serializer=tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Attach = channel.unary_stream(
+                '/tokenloom.api.inference.v1.InferenceService/Attach',
+                request_serializer=tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2.AttachRequest.SerializeToString,
+                response_deserializer=tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2.AttachResponse.FromString,
+                _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/tokenloom.api.inference.v1.InferenceService/Cancel',
                 request_serializer=tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
@@ -76,6 +81,14 @@ class InferenceServiceServicer:
 
     def Generate(self, request, context):
         """Generate runs one generation: `accepted`, then `tokens`, then `done`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Attach(self, request, context):
+        """Attach follows a generation of the caller's tenant from a token on, running or finished, through any
+        gateway: `accepted`, then `tokens`, then `done`. It starts nothing and bills nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,6 +129,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2.GenerateRequest.FromString,
                     response_serializer=tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Attach': grpc.unary_stream_rpc_method_handler(
+                    servicer.Attach,
+                    request_deserializer=tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2.AttachRequest.FromString,
+                    response_serializer=tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2.AttachResponse.SerializeToString,
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
                     servicer.Cancel,
@@ -170,6 +188,33 @@ class InferenceService:
             '/tokenloom.api.inference.v1.InferenceService/Generate',
             tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2.GenerateRequest.SerializeToString,
             tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Attach(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tokenloom.api.inference.v1.InferenceService/Attach',
+            tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2.AttachRequest.SerializeToString,
+            tokenloom_dot_api_dot_inference_dot_v1_dot_inference__pb2.AttachResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,10 @@ class InferenceServiceStub:
     def __new__(cls, channel: _aio.Channel) -> InferenceServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
     """Generate runs one generation: `accepted`, then `tokens`, then `done`."""
+    Attach: _grpc.UnaryStreamMultiCallable[_inference_pb2.AttachRequest, _inference_pb2.AttachResponse]
+    """Attach follows a generation of the caller's tenant from a token on, running or finished, through any
+    gateway: `accepted`, then `tokens`, then `done`. It starts nothing and bills nothing.
+    """
     Cancel: _grpc.UnaryUnaryMultiCallable[_inference_pb2.CancelRequest, _inference_pb2.CancelResponse]
     """Cancel ends a running generation of the caller's tenant. It is idempotent."""
     Get: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GetRequest, _inference_pb2.GetResponse]
@@ -61,6 +65,10 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
     """Generate runs one generation: `accepted`, then `tokens`, then `done`."""
+    Attach: _aio.UnaryStreamMultiCallable[_inference_pb2.AttachRequest, _inference_pb2.AttachResponse]  # type: ignore[assignment]
+    """Attach follows a generation of the caller's tenant from a token on, running or finished, through any
+    gateway: `accepted`, then `tokens`, then `done`. It starts nothing and bills nothing.
+    """
     Cancel: _aio.UnaryUnaryMultiCallable[_inference_pb2.CancelRequest, _inference_pb2.CancelResponse]  # type: ignore[assignment]
     """Cancel ends a running generation of the caller's tenant. It is idempotent."""
     Get: _aio.UnaryUnaryMultiCallable[_inference_pb2.GetRequest, _inference_pb2.GetResponse]  # type: ignore[assignment]
@@ -85,6 +93,16 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.GenerateResponse], _abc.AsyncIterator[_inference_pb2.GenerateResponse]]:
         """Generate runs one generation: `accepted`, then `tokens`, then `done`."""
+
+    @_abc_1.abstractmethod
+    def Attach(
+        self,
+        request: _inference_pb2.AttachRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_inference_pb2.AttachResponse], _abc.AsyncIterator[_inference_pb2.AttachResponse]]:
+        """Attach follows a generation of the caller's tenant from a token on, running or finished, through any
+        gateway: `accepted`, then `tokens`, then `done`. It starts nothing and bills nothing.
+        """
 
     @_abc_1.abstractmethod
     def Cancel(

@@ -26,7 +26,7 @@ from tokenloom.api.inference.v1 import inference_pb2 as tokenloom_dot_api_dot_in
 from tokenloom.api.worker.v1 import worker_pb2 as tokenloom_dot_api_dot_worker_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*tokenloom/api/scheduler/v1/scheduler.proto\x12\x1atokenloom.api.scheduler.v1\x1a*tokenloom/api/inference/v1/inference.proto\x1a$tokenloom/api/worker/v1/worker.proto\"\xaa\x02\n\x0bLaneRequest\x12\x32\n\x05hello\x18\x01 \x01(\x0b\x32!.tokenloom.api.scheduler.v1.HelloH\x00\x12\x34\n\x06submit\x18\x02 \x01(\x0b\x32\".tokenloom.api.scheduler.v1.SubmitH\x00\x12\x34\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\".tokenloom.api.scheduler.v1.CancelH\x00\x12\x34\n\x06settle\x18\x04 \x01(\x0b\x32\".tokenloom.api.scheduler.v1.SettleH\x00\x12:\n\theartbeat\x18\x05 \x01(\x0b\x32%.tokenloom.api.scheduler.v1.HeartbeatH\x00\x42\t\n\x07message\"\xf9\x01\n\x0cLaneResponse\x12\x36\n\x07welcome\x18\x01 \x01(\x0b\x32#.tokenloom.api.scheduler.v1.WelcomeH\x00\x12\x38\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32$.tokenloom.api.scheduler.v1.AcceptedH\x00\x12\x36\n\x07refused\x18\x03 \x01(\x0b\x32#.tokenloom.api.scheduler.v1.RefusedH\x00\x12\x34\n\x04step\x18\x04 \x01(\x0b\x32$.tokenloom.api.scheduler.v1.LaneStepH\x00\x42\t\n\x07message\"\x1b\n\x05Hello\x12\x12\n\ngateway_id\x18\x01 \x01(\t\"4\n\x07Welcome\x12\x17\n\x0fscheduler_epoch\x18\x01 \x01(\x03\x12\x10\n\x08lease_us\x18\x02 \x01(\x03\"\xe3\x02\n\x06Submit\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x11\n\ttenant_id\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12\x19\n\x11tokenizer_version\x18\x04 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x05 \x03(\x05\x12\x19\n\x11max_output_tokens\x18\x06 \x01(\x05\x12\x18\n\x0b\x64\x65\x61\x64line_us\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\t\n\x01n\x18\x08 \x01(\x05\x12\x33\n\x08sampling\x18\t \x01(\x0b\x32!.tokenloom.api.worker.v1.Sampling\x12\x16\n\x0estop_token_ids\x18\n \x03(\x05\x12\x36\n\x08priority\x18\x0b \x01(\x0e\x32$.tokenloom.api.inference.v1.Priority\x12\x11\n\ttext_spec\x18\x0c \x01(\x0c\x42\x0e\n\x0c_deadline_us\"M\n\x08\x41\x63\x63\x65pted\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x13\n\x0bowner_epoch\x18\x02 \x01(\x03\x12\x18\n\x10runtime_revision\x18\x03 \x01(\t\"e\n\x07Refused\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\r\n\x05\x66ield\x18\x04 \x01(\t\x12\x16\n\x0eretry_after_us\x18\x05 \x01(\x03\"\xa0\x01\n\x06\x43\x61ncel\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x13\n\x06\x63hoice\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0bkept_tokens\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x38\n\x06reason\x18\x04 \x01(\x0e\x32(.tokenloom.api.inference.v1.FinishReasonB\t\n\x07_choiceB\x0e\n\x0c_kept_tokens\"\x89\x01\n\x06Settle\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x13\n\x0bowner_epoch\x18\x02 \x01(\x03\x12?\n\rfinish_reason\x18\x03 \x01(\x0e\x32(.tokenloom.api.inference.v1.FinishReason\x12\x15\n\routput_tokens\x18\x04 \x03(\x05\"\x0b\n\tHeartbeat\"\x82\x02\n\x08LaneStep\x12\x12\n\nrequest_id\x18\x01 \x03(\x10\x12\x0e\n\x06\x63hoice\x18\x02 \x03(\x05\x12\r\n\x05index\x18\x03 \x03(\x05\x12\x10\n\x08token_id\x18\x04 \x03(\x05\x12\x39\n\x08logprobs\x18\x05 \x01(\x0b\x32\'.tokenloom.api.worker.v1.LogprobColumns\x12\x39\n\nchoice_end\x18\x06 \x03(\x0b\x32%.tokenloom.api.scheduler.v1.ChoiceEnd\x12;\n\x0brequest_end\x18\x07 \x03(\x0b\x32&.tokenloom.api.scheduler.v1.RequestEnd\"\x9d\x01\n\tChoiceEnd\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\x05\x12?\n\rfinish_reason\x18\x03 \x01(\x0e\x32(.tokenloom.api.inference.v1.FinishReason\x12\x15\n\routput_tokens\x18\x04 \x01(\x05\x12\x14\n\x0c\x65rror_reason\x18\x05 \x01(\t\"_\n\nRequestEnd\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x14\n\x0cinput_tokens\x18\x02 \x01(\x05\x12\x15\n\rcached_tokens\x18\x03 \x01(\x05\x12\x10\n\x08queue_us\x18\x04 \x01(\x03\"=\n\x14GetGenerationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x11\n\ttenant_id\x18\x02 \x01(\t\"\xb8\x02\n\x15GetGenerationResponse\x12:\n\x05state\x18\x01 \x01(\x0e\x32+.tokenloom.api.inference.v1.GenerationState\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\x05\x12\x11\n\ttext_spec\x18\x04 \x01(\x0c\x12\x38\n\x06\x63hoice\x18\x05 \x03(\x0b\x32(.tokenloom.api.scheduler.v1.ChoiceRecord\x12\x33\n\x03\x65nd\x18\x06 \x01(\x0b\x32&.tokenloom.api.scheduler.v1.RequestEnd\x12\x33\n\x07settled\x18\x07 \x01(\x0b\x32\".tokenloom.api.scheduler.v1.Settle\"\x9c\x01\n\x0c\x43hoiceRecord\x12\x10\n\x08token_id\x18\x01 \x03(\x05\x12\x39\n\x08logprobs\x18\x02 \x01(\x0b\x32\'.tokenloom.api.worker.v1.LogprobColumns\x12?\n\rfinish_reason\x18\x03 \x01(\x0e\x32(.tokenloom.api.inference.v1.FinishReason\"@\n\x17\x43\x61ncelGenerationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x11\n\ttenant_id\x18\x02 \x01(\t\"V\n\x18\x43\x61ncelGenerationResponse\x12:\n\x05state\x18\x01 \x01(\x0e\x32+.tokenloom.api.inference.v1.GenerationState\"\x10\n\x0eInspectRequest\"H\n\x0fInspectResponse\x12\x35\n\x05lanes\x18\x01 \x03(\x0b\x32&.tokenloom.api.scheduler.v1.LaneStatus\"\xc3\x01\n\nLaneStatus\x12\x15\n\rmodel_version\x18\x01 \x01(\t\x12\x0f\n\x07workers\x18\x02 \x01(\x05\x12\x0f\n\x07waiting\x18\x03 \x01(\x05\x12\x0f\n\x07running\x18\x04 \x01(\x05\x12\x12\n\nfree_pages\x18\x05 \x01(\x05\x12\x14\n\x0c\x63\x61\x63hed_pages\x18\x06 \x01(\x05\x12\x13\n\x0bowned_pages\x18\x07 \x01(\x05\x12\x12\n\nviolations\x18\x08 \x03(\t\x12\x18\n\x10last_step_age_us\x18\t \x01(\x03\x32\xca\x03\n\x10SchedulerService\x12]\n\x04Lane\x12\'.tokenloom.api.scheduler.v1.LaneRequest\x1a(.tokenloom.api.scheduler.v1.LaneResponse(\x01\x30\x01\x12t\n\rGetGeneration\x12\x30.tokenloom.api.scheduler.v1.GetGenerationRequest\x1a\x31.tokenloom.api.scheduler.v1.GetGenerationResponse\x12}\n\x10\x43\x61ncelGeneration\x12\x33.tokenloom.api.scheduler.v1.CancelGenerationRequest\x1a\x34.tokenloom.api.scheduler.v1.CancelGenerationResponse\x12\x62\n\x07Inspect\x12*.tokenloom.api.scheduler.v1.InspectRequest\x1a+.tokenloom.api.scheduler.v1.InspectResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*tokenloom/api/scheduler/v1/scheduler.proto\x12\x1atokenloom.api.scheduler.v1\x1a*tokenloom/api/inference/v1/inference.proto\x1a$tokenloom/api/worker/v1/worker.proto\"\x96\x03\n\x0bLaneRequest\x12\x32\n\x05hello\x18\x01 \x01(\x0b\x32!.tokenloom.api.scheduler.v1.HelloH\x00\x12\x34\n\x06submit\x18\x02 \x01(\x0b\x32\".tokenloom.api.scheduler.v1.SubmitH\x00\x12\x34\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\".tokenloom.api.scheduler.v1.CancelH\x00\x12\x34\n\x06settle\x18\x04 \x01(\x0b\x32\".tokenloom.api.scheduler.v1.SettleH\x00\x12:\n\theartbeat\x18\x05 \x01(\x0b\x32%.tokenloom.api.scheduler.v1.HeartbeatH\x00\x12\x34\n\x06\x61ttach\x18\x06 \x01(\x0b\x32\".tokenloom.api.scheduler.v1.AttachH\x00\x12\x34\n\x06\x64\x65tach\x18\x07 \x01(\x0b\x32\".tokenloom.api.scheduler.v1.DetachH\x00\x42\t\n\x07message\"\xa2\x03\n\x0cLaneResponse\x12\x36\n\x07welcome\x18\x01 \x01(\x0b\x32#.tokenloom.api.scheduler.v1.WelcomeH\x00\x12\x38\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32$.tokenloom.api.scheduler.v1.AcceptedH\x00\x12\x36\n\x07refused\x18\x03 \x01(\x0b\x32#.tokenloom.api.scheduler.v1.RefusedH\x00\x12\x34\n\x04step\x18\x04 \x01(\x0b\x32$.tokenloom.api.scheduler.v1.LaneStepH\x00\x12\x38\n\x08\x61ttached\x18\x05 \x01(\x0b\x32$.tokenloom.api.scheduler.v1.AttachedH\x00\x12\x36\n\x07granted\x18\x06 \x01(\x0b\x32#.tokenloom.api.scheduler.v1.GrantedH\x00\x12\x35\n\x07settled\x18\x07 \x01(\x0b\x32\".tokenloom.api.scheduler.v1.SettleH\x00\x42\t\n\x07message\"\x1b\n\x05Hello\x12\x12\n\ngateway_id\x18\x01 \x01(\t\"4\n\x07Welcome\x12\x17\n\x0fscheduler_epoch\x18\x01 \x01(\x03\x12\x10\n\x08lease_us\x18\x02 \x01(\x03\"\xdb\x03\n\x06Submit\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x11\n\ttenant_id\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12\x19\n\x11tokenizer_version\x18\x04 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x05 \x03(\x05\x12\x19\n\x11max_output_tokens\x18\x06 \x01(\x05\x12\x18\n\x0b\x64\x65\x61\x64line_us\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\t\n\x01n\x18\x08 \x01(\x05\x12\x33\n\x08sampling\x18\t \x01(\x0b\x32!.tokenloom.api.worker.v1.Sampling\x12\x16\n\x0estop_token_ids\x18\n \x03(\x05\x12\x36\n\x08priority\x18\x0b \x01(\x0e\x32$.tokenloom.api.inference.v1.Priority\x12\x11\n\ttext_spec\x18\x0c \x01(\x0c\x12\x13\n\x0bowner_epoch\x18\r \x01(\x03\x12\x17\n\x0fresume_lease_us\x18\x0e \x01(\x03\x12\x0e\n\x06resume\x18\x0f \x01(\x08\x12\x38\n\x06output\x18\x10 \x03(\x0b\x32(.tokenloom.api.scheduler.v1.ChoiceRecordB\x0e\n\x0c_deadline_us\"D\n\x06\x41ttach\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x11\n\ttenant_id\x18\x02 \x01(\t\x12\x13\n\x0bowner_epoch\x18\x03 \x01(\x03\"\x9c\x02\n\x08\x41ttached\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x13\n\x0bowner_epoch\x18\x02 \x01(\x03\x12\x32\n\x06submit\x18\x03 \x01(\x0b\x32\".tokenloom.api.scheduler.v1.Submit\x12\x41\n\x06record\x18\x04 \x01(\x0b\x32\x31.tokenloom.api.scheduler.v1.GetGenerationResponse\x12\x18\n\x10runtime_revision\x18\x05 \x01(\t\x12\x16\n\x0eopened_time_us\x18\x06 \x01(\x03\x12\x0e\n\x06\x61ge_us\x18\x07 \x01(\x03\x12\x1b\n\x0e\x66irst_token_us\x18\x08 \x01(\x03H\x00\x88\x01\x01\x42\x11\n\x0f_first_token_us\"2\n\x07Granted\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x13\n\x0bowner_epoch\x18\x02 \x01(\x03\"\x1c\n\x06\x44\x65tach\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\"M\n\x08\x41\x63\x63\x65pted\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x13\n\x0bowner_epoch\x18\x02 \x01(\x03\x12\x18\n\x10runtime_revision\x18\x03 \x01(\t\"e\n\x07Refused\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\r\n\x05\x66ield\x18\x04 \x01(\t\x12\x16\n\x0eretry_after_us\x18\x05 \x01(\x03\"\xa0\x01\n\x06\x43\x61ncel\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x13\n\x06\x63hoice\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0bkept_tokens\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x38\n\x06reason\x18\x04 \x01(\x0e\x32(.tokenloom.api.inference.v1.FinishReasonB\t\n\x07_choiceB\x0e\n\x0c_kept_tokens\"\xc9\x02\n\x06Settle\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x13\n\x0bowner_epoch\x18\x02 \x01(\x03\x12?\n\rfinish_reason\x18\x03 \x01(\x0e\x32(.tokenloom.api.inference.v1.FinishReason\x12\x15\n\routput_tokens\x18\x04 \x03(\x05\x12\x14\n\x0cinput_tokens\x18\x05 \x01(\x05\x12\x15\n\rcached_tokens\x18\x06 \x01(\x05\x12\x10\n\x08queue_us\x18\x07 \x01(\x03\x12\x0f\n\x07ttft_us\x18\x08 \x01(\x03\x12\x10\n\x08total_us\x18\t \x01(\x03\x12\x14\n\x0c\x65rror_reason\x18\n \x01(\t\x12\x46\n\x14\x63hoice_finish_reason\x18\x0b \x03(\x0e\x32(.tokenloom.api.inference.v1.FinishReason\"\x0b\n\tHeartbeat\"\x82\x02\n\x08LaneStep\x12\x12\n\nrequest_id\x18\x01 \x03(\x10\x12\x0e\n\x06\x63hoice\x18\x02 \x03(\x05\x12\r\n\x05index\x18\x03 \x03(\x05\x12\x10\n\x08token_id\x18\x04 \x03(\x05\x12\x39\n\x08logprobs\x18\x05 \x01(\x0b\x32\'.tokenloom.api.worker.v1.LogprobColumns\x12\x39\n\nchoice_end\x18\x06 \x03(\x0b\x32%.tokenloom.api.scheduler.v1.ChoiceEnd\x12;\n\x0brequest_end\x18\x07 \x03(\x0b\x32&.tokenloom.api.scheduler.v1.RequestEnd\"\x9d\x01\n\tChoiceEnd\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\x05\x12?\n\rfinish_reason\x18\x03 \x01(\x0e\x32(.tokenloom.api.inference.v1.FinishReason\x12\x15\n\routput_tokens\x18\x04 \x01(\x05\x12\x14\n\x0c\x65rror_reason\x18\x05 \x01(\t\"_\n\nRequestEnd\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x14\n\x0cinput_tokens\x18\x02 \x01(\x05\x12\x15\n\rcached_tokens\x18\x03 \x01(\x05\x12\x10\n\x08queue_us\x18\x04 \x01(\x03\"=\n\x14GetGenerationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x11\n\ttenant_id\x18\x02 \x01(\t\"\xb8\x02\n\x15GetGenerationResponse\x12:\n\x05state\x18\x01 \x01(\x0e\x32+.tokenloom.api.inference.v1.GenerationState\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\x05\x12\x11\n\ttext_spec\x18\x04 \x01(\x0c\x12\x38\n\x06\x63hoice\x18\x05 \x03(\x0b\x32(.tokenloom.api.scheduler.v1.ChoiceRecord\x12\x33\n\x03\x65nd\x18\x06 \x01(\x0b\x32&.tokenloom.api.scheduler.v1.RequestEnd\x12\x33\n\x07settled\x18\x07 \x01(\x0b\x32\".tokenloom.api.scheduler.v1.Settle\"\x9c\x01\n\x0c\x43hoiceRecord\x12\x10\n\x08token_id\x18\x01 \x03(\x05\x12\x39\n\x08logprobs\x18\x02 \x01(\x0b\x32\'.tokenloom.api.worker.v1.LogprobColumns\x12?\n\rfinish_reason\x18\x03 \x01(\x0e\x32(.tokenloom.api.inference.v1.FinishReason\"@\n\x17\x43\x61ncelGenerationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x11\n\ttenant_id\x18\x02 \x01(\t\"V\n\x18\x43\x61ncelGenerationResponse\x12:\n\x05state\x18\x01 \x01(\x0e\x32+.tokenloom.api.inference.v1.GenerationState\"\x10\n\x0eInspectRequest\"H\n\x0fInspectResponse\x12\x35\n\x05lanes\x18\x01 \x03(\x0b\x32&.tokenloom.api.scheduler.v1.LaneStatus\"\xc3\x01\n\nLaneStatus\x12\x15\n\rmodel_version\x18\x01 \x01(\t\x12\x0f\n\x07workers\x18\x02 \x01(\x05\x12\x0f\n\x07waiting\x18\x03 \x01(\x05\x12\x0f\n\x07running\x18\x04 \x01(\x05\x12\x12\n\nfree_pages\x18\x05 \x01(\x05\x12\x14\n\x0c\x63\x61\x63hed_pages\x18\x06 \x01(\x05\x12\x13\n\x0bowned_pages\x18\x07 \x01(\x05\x12\x12\n\nviolations\x18\x08 \x03(\t\x12\x18\n\x10last_step_age_us\x18\t \x01(\x03\x32\xca\x03\n\x10SchedulerService\x12]\n\x04Lane\x12\'.tokenloom.api.scheduler.v1.LaneRequest\x1a(.tokenloom.api.scheduler.v1.LaneResponse(\x01\x30\x01\x12t\n\rGetGeneration\x12\x30.tokenloom.api.scheduler.v1.GetGenerationRequest\x1a\x31.tokenloom.api.scheduler.v1.GetGenerationResponse\x12}\n\x10\x43\x61ncelGeneration\x12\x33.tokenloom.api.scheduler.v1.CancelGenerationRequest\x1a\x34.tokenloom.api.scheduler.v1.CancelGenerationResponse\x12\x62\n\x07Inspect\x12*.tokenloom.api.scheduler.v1.InspectRequest\x1a+.tokenloom.api.scheduler.v1.InspectResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,47 +34,55 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tokenloom.api.scheduler.v1.
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LANEREQUEST']._serialized_start=157
-  _globals['_LANEREQUEST']._serialized_end=455
-  _globals['_LANERESPONSE']._serialized_start=458
-  _globals['_LANERESPONSE']._serialized_end=707
-  _globals['_HELLO']._serialized_start=709
-  _globals['_HELLO']._serialized_end=736
-  _globals['_WELCOME']._serialized_start=738
-  _globals['_WELCOME']._serialized_end=790
-  _globals['_SUBMIT']._serialized_start=793
-  _globals['_SUBMIT']._serialized_end=1148
-  _globals['_ACCEPTED']._serialized_start=1150
-  _globals['_ACCEPTED']._serialized_end=1227
-  _globals['_REFUSED']._serialized_start=1229
-  _globals['_REFUSED']._serialized_end=1330
-  _globals['_CANCEL']._serialized_start=1333
-  _globals['_CANCEL']._serialized_end=1493
-  _globals['_SETTLE']._serialized_start=1496
-  _globals['_SETTLE']._serialized_end=1633
-  _globals['_HEARTBEAT']._serialized_start=1635
-  _globals['_HEARTBEAT']._serialized_end=1646
-  _globals['_LANESTEP']._serialized_start=1649
-  _globals['_LANESTEP']._serialized_end=1907
-  _globals['_CHOICEEND']._serialized_start=1910
-  _globals['_CHOICEEND']._serialized_end=2067
-  _globals['_REQUESTEND']._serialized_start=2069
-  _globals['_REQUESTEND']._serialized_end=2164
-  _globals['_GETGENERATIONREQUEST']._serialized_start=2166
-  _globals['_GETGENERATIONREQUEST']._serialized_end=2227
-  _globals['_GETGENERATIONRESPONSE']._serialized_start=2230
-  _globals['_GETGENERATIONRESPONSE']._serialized_end=2542
-  _globals['_CHOICERECORD']._serialized_start=2545
-  _globals['_CHOICERECORD']._serialized_end=2701
-  _globals['_CANCELGENERATIONREQUEST']._serialized_start=2703
-  _globals['_CANCELGENERATIONREQUEST']._serialized_end=2767
-  _globals['_CANCELGENERATIONRESPONSE']._serialized_start=2769
-  _globals['_CANCELGENERATIONRESPONSE']._serialized_end=2855
-  _globals['_INSPECTREQUEST']._serialized_start=2857
-  _globals['_INSPECTREQUEST']._serialized_end=2873
-  _globals['_INSPECTRESPONSE']._serialized_start=2875
-  _globals['_INSPECTRESPONSE']._serialized_end=2947
-  _globals['_LANESTATUS']._serialized_start=2950
-  _globals['_LANESTATUS']._serialized_end=3145
-  _globals['_SCHEDULERSERVICE']._serialized_start=3148
-  _globals['_SCHEDULERSERVICE']._serialized_end=3606
+  _globals['_LANEREQUEST']._serialized_end=563
+  _globals['_LANERESPONSE']._serialized_start=566
+  _globals['_LANERESPONSE']._serialized_end=984
+  _globals['_HELLO']._serialized_start=986
+  _globals['_HELLO']._serialized_end=1013
+  _globals['_WELCOME']._serialized_start=1015
+  _globals['_WELCOME']._serialized_end=1067
+  _globals['_SUBMIT']._serialized_start=1070
+  _globals['_SUBMIT']._serialized_end=1545
+  _globals['_ATTACH']._serialized_start=1547
+  _globals['_ATTACH']._serialized_end=1615
+  _globals['_ATTACHED']._serialized_start=1618
+  _globals['_ATTACHED']._serialized_end=1902
+  _globals['_GRANTED']._serialized_start=1904
+  _globals['_GRANTED']._serialized_end=1954
+  _globals['_DETACH']._serialized_start=1956
+  _globals['_DETACH']._serialized_end=1984
+  _globals['_ACCEPTED']._serialized_start=1986
+  _globals['_ACCEPTED']._serialized_end=2063
+  _globals['_REFUSED']._serialized_start=2065
+  _globals['_REFUSED']._serialized_end=2166
+  _globals['_CANCEL']._serialized_start=2169
+  _globals['_CANCEL']._serialized_end=2329
+  _globals['_SETTLE']._serialized_start=2332
+  _globals['_SETTLE']._serialized_end=2661
+  _globals['_HEARTBEAT']._serialized_start=2663
+  _globals['_HEARTBEAT']._serialized_end=2674
+  _globals['_LANESTEP']._serialized_start=2677
+  _globals['_LANESTEP']._serialized_end=2935
+  _globals['_CHOICEEND']._serialized_start=2938
+  _globals['_CHOICEEND']._serialized_end=3095
+  _globals['_REQUESTEND']._serialized_start=3097
+  _globals['_REQUESTEND']._serialized_end=3192
+  _globals['_GETGENERATIONREQUEST']._serialized_start=3194
+  _globals['_GETGENERATIONREQUEST']._serialized_end=3255
+  _globals['_GETGENERATIONRESPONSE']._serialized_start=3258
+  _globals['_GETGENERATIONRESPONSE']._serialized_end=3570
+  _globals['_CHOICERECORD']._serialized_start=3573
+  _globals['_CHOICERECORD']._serialized_end=3729
+  _globals['_CANCELGENERATIONREQUEST']._serialized_start=3731
+  _globals['_CANCELGENERATIONREQUEST']._serialized_end=3795
+  _globals['_CANCELGENERATIONRESPONSE']._serialized_start=3797
+  _globals['_CANCELGENERATIONRESPONSE']._serialized_end=3883
+  _globals['_INSPECTREQUEST']._serialized_start=3885
+  _globals['_INSPECTREQUEST']._serialized_end=3901
+  _globals['_INSPECTRESPONSE']._serialized_start=3903
+  _globals['_INSPECTRESPONSE']._serialized_end=3975
+  _globals['_LANESTATUS']._serialized_start=3978
+  _globals['_LANESTATUS']._serialized_end=4173
+  _globals['_SCHEDULERSERVICE']._serialized_start=4176
+  _globals['_SCHEDULERSERVICE']._serialized_end=4634
 # @@protoc_insertion_point(module_scope)

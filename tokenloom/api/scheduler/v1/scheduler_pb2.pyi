@@ -9,30 +9,40 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LaneRequest(_message.Message):
-    __slots__ = ("hello", "submit", "cancel", "settle", "heartbeat")
+    __slots__ = ("hello", "submit", "cancel", "settle", "heartbeat", "attach", "detach")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     SETTLE_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    DETACH_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     submit: Submit
     cancel: Cancel
     settle: Settle
     heartbeat: Heartbeat
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    attach: Attach
+    detach: Detach
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., detach: _Optional[_Union[Detach, _Mapping]] = ...) -> None: ...
 
 class LaneResponse(_message.Message):
-    __slots__ = ("welcome", "accepted", "refused", "step")
+    __slots__ = ("welcome", "accepted", "refused", "step", "attached", "granted", "settled")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     accepted: Accepted
     refused: Refused
     step: LaneStep
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., step: _Optional[_Union[LaneStep, _Mapping]] = ...) -> None: ...
+    attached: Attached
+    granted: Granted
+    settled: Settle
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., step: _Optional[_Union[LaneStep, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., settled: _Optional[_Union[Settle, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("gateway_id",)
@@ -49,7 +59,7 @@ class Welcome(_message.Message):
     def __init__(self, scheduler_epoch: _Optional[int] = ..., lease_us: _Optional[int] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "tenant_id", "model_version", "tokenizer_version", "prompt_token_ids", "max_output_tokens", "deadline_us", "n", "sampling", "stop_token_ids", "priority", "text_spec")
+    __slots__ = ("request_id", "tenant_id", "model_version", "tokenizer_version", "prompt_token_ids", "max_output_tokens", "deadline_us", "n", "sampling", "stop_token_ids", "priority", "text_spec", "owner_epoch", "resume_lease_us", "resume", "output")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +72,10 @@ class Submit(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     TEXT_SPEC_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RESUME_LEASE_US_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     tenant_id: str
     model_version: str
@@ -74,7 +88,55 @@ class Submit(_message.Message):
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     priority: _inference_pb2.Priority
     text_spec: bytes
-    def __init__(self, request_id: _Optional[int] = ..., tenant_id: _Optional[str] = ..., model_version: _Optional[str] = ..., tokenizer_version: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., max_output_tokens: _Optional[int] = ..., deadline_us: _Optional[int] = ..., n: _Optional[int] = ..., sampling: _Optional[_Union[_worker_pb2.Sampling, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[_Union[_inference_pb2.Priority, str]] = ..., text_spec: _Optional[bytes] = ...) -> None: ...
+    owner_epoch: int
+    resume_lease_us: int
+    resume: bool
+    output: _containers.RepeatedCompositeFieldContainer[ChoiceRecord]
+    def __init__(self, request_id: _Optional[int] = ..., tenant_id: _Optional[str] = ..., model_version: _Optional[str] = ..., tokenizer_version: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., max_output_tokens: _Optional[int] = ..., deadline_us: _Optional[int] = ..., n: _Optional[int] = ..., sampling: _Optional[_Union[_worker_pb2.Sampling, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[_Union[_inference_pb2.Priority, str]] = ..., text_spec: _Optional[bytes] = ..., owner_epoch: _Optional[int] = ..., resume_lease_us: _Optional[int] = ..., resume: _Optional[bool] = ..., output: _Optional[_Iterable[_Union[ChoiceRecord, _Mapping]]] = ...) -> None: ...
+
+class Attach(_message.Message):
+    __slots__ = ("request_id", "tenant_id", "owner_epoch")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    tenant_id: str
+    owner_epoch: int
+    def __init__(self, request_id: _Optional[int] = ..., tenant_id: _Optional[str] = ..., owner_epoch: _Optional[int] = ...) -> None: ...
+
+class Attached(_message.Message):
+    __slots__ = ("request_id", "owner_epoch", "submit", "record", "runtime_revision", "opened_time_us", "age_us", "first_token_us")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SUBMIT_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_REVISION_FIELD_NUMBER: _ClassVar[int]
+    OPENED_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    AGE_US_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_US_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    owner_epoch: int
+    submit: Submit
+    record: GetGenerationResponse
+    runtime_revision: str
+    opened_time_us: int
+    age_us: int
+    first_token_us: int
+    def __init__(self, request_id: _Optional[int] = ..., owner_epoch: _Optional[int] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., record: _Optional[_Union[GetGenerationResponse, _Mapping]] = ..., runtime_revision: _Optional[str] = ..., opened_time_us: _Optional[int] = ..., age_us: _Optional[int] = ..., first_token_us: _Optional[int] = ...) -> None: ...
+
+class Granted(_message.Message):
+    __slots__ = ("request_id", "owner_epoch")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    owner_epoch: int
+    def __init__(self, request_id: _Optional[int] = ..., owner_epoch: _Optional[int] = ...) -> None: ...
+
+class Detach(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    def __init__(self, request_id: _Optional[int] = ...) -> None: ...
 
 class Accepted(_message.Message):
     __slots__ = ("request_id", "owner_epoch", "runtime_revision")
@@ -113,16 +175,30 @@ class Cancel(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., choice: _Optional[int] = ..., kept_tokens: _Optional[int] = ..., reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ...) -> None: ...
 
 class Settle(_message.Message):
-    __slots__ = ("request_id", "owner_epoch", "finish_reason", "output_tokens")
+    __slots__ = ("request_id", "owner_epoch", "finish_reason", "output_tokens", "input_tokens", "cached_tokens", "queue_us", "ttft_us", "total_us", "error_reason", "choice_finish_reason")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    TTFT_US_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_US_FIELD_NUMBER: _ClassVar[int]
+    ERROR_REASON_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     owner_epoch: int
     finish_reason: _inference_pb2.FinishReason
     output_tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[int] = ..., owner_epoch: _Optional[int] = ..., finish_reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ..., output_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+    input_tokens: int
+    cached_tokens: int
+    queue_us: int
+    ttft_us: int
+    total_us: int
+    error_reason: str
+    choice_finish_reason: _containers.RepeatedScalarFieldContainer[_inference_pb2.FinishReason]
+    def __init__(self, request_id: _Optional[int] = ..., owner_epoch: _Optional[int] = ..., finish_reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ..., output_tokens: _Optional[_Iterable[int]] = ..., input_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., queue_us: _Optional[int] = ..., ttft_us: _Optional[int] = ..., total_us: _Optional[int] = ..., error_reason: _Optional[str] = ..., choice_finish_reason: _Optional[_Iterable[_Union[_inference_pb2.FinishReason, str]]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()
