@@ -6,11 +6,11 @@ file, so that a cursor stays true when compaction drops the front of the log.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import struct
 import zlib
 from typing import TYPE_CHECKING
+
+from kit.disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,22 +31,22 @@ def frame_bytes(body: bytes) -> int:
 class Journal:
     """The file at `path`, beside it `path.cursor` and `path.lock`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, disk: Disk | None = None, compact_bytes: int = COMPACT_BYTES) -> None:
         self._path = path
+        self._disk = disk or Disk()
+        self._compact_bytes = compact_bytes
         self._base = self._end = self._cursor = 0
         self.discarded_bytes = 0
 
     def open(self) -> list[tuple[int, bytes]]:
         """Lock, recover past a torn tail, and return what the cursor has not passed as (end offset, body)."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self._sibling("lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not self._path.exists() or self._path.stat().st_size < _HEADER.size:
+        self._lock = self._disk.lock(self._sibling("lock"))
+        if self._disk.size(self._path) < _HEADER.size:
             self._file = self._create(base=0, content=b"")
-            self._sync_directory()
+            self._disk.sync_folder(self._path.parent)
         else:
-            self._file = os.open(self._path, os.O_RDWR)
-        self._cursor_file = os.open(self._sibling("cursor"), os.O_RDWR | os.O_CREAT, 0o600)
+            self._file = self._disk.open(self._path)
+        self._cursor_file = self._disk.open(self._sibling("cursor"))
         records = self._recover()
         self._cursor = min(max(self._read_cursor(), self._base), self._end)
         return [(end, body) for end, body in records if end > self._cursor]
@@ -56,10 +56,10 @@ class Journal:
         frames = [_FRAME.pack(len(body), zlib.crc32(body)) + body for body in bodies]
         place = self._end - self._base + _HEADER.size
         try:
-            _write_all(self._file, b"".join(frames), place)
-            os.fdatasync(self._file)
+            self._disk.write(self._file, b"".join(frames), place)
+            self._disk.sync_data(self._file)
         except OSError:
-            os.ftruncate(self._file, place)
+            self._disk.truncate(self._file, place)
             raise
         ends = []
         for frame in frames:
@@ -71,20 +71,20 @@ class Journal:
         """Say that all before `offset` is done. A cursor that is lost repeats records, never skips one."""
         self._cursor = offset
         place = struct.pack("<Q", offset)
-        _write_all(self._cursor_file, place + struct.pack("<I", zlib.crc32(place)), 0)
-        if offset - self._base >= max(COMPACT_BYTES, (self._end - self._base) // 2):
+        self._disk.write(self._cursor_file, place + struct.pack("<I", zlib.crc32(place)), 0)
+        if offset - self._base >= max(self._compact_bytes, (self._end - self._base) // 2):
             self._compact()
 
     def close(self) -> None:
         """Release the files and the lock."""
         for descriptor in (self._file, self._cursor_file, self._lock):
-            os.close(descriptor)
+            self._disk.close(descriptor)
 
     def _sibling(self, suffix: str) -> Path:
         return self._path.with_name(f"{self._path.name}.{suffix}")
 
     def _recover(self) -> list[tuple[int, bytes]]:
-        content = self._path.read_bytes()
+        content = self._disk.read(self._file)
         magic, self._base, crc = _HEADER.unpack_from(content)
         if magic != _MAGIC or crc != zlib.crc32(content[: _HEADER.size - 4]):
             raise ValueError(f"{self._path} is not an outbox")
@@ -95,44 +95,37 @@ class Journal:
             records.append((self._base + place - _HEADER.size, body))
         self._end = self._base + place - _HEADER.size
         self.discarded_bytes = len(content) - place
-        os.ftruncate(self._file, place)
+        self._disk.truncate(self._file, place)
         return records
 
     def _read_cursor(self) -> int:
-        raw = os.pread(self._cursor_file, _CURSOR.size, 0)
+        raw = self._disk.read(self._cursor_file)
         if len(raw) < _CURSOR.size:
             return 0
-        offset, crc = _CURSOR.unpack(raw)
+        offset, crc = _CURSOR.unpack_from(raw)
         return int(offset) if crc == zlib.crc32(raw[:8]) else 0
 
     def _compact(self) -> None:
         place = self._cursor - self._base + _HEADER.size
-        rest = os.pread(self._file, self._end - self._cursor, place)
+        rest = self._disk.read(self._file, place)
         old, self._file = self._file, self._create(self._cursor, rest)
         self._base = self._cursor
-        os.close(old)
-        self._sync_directory()
+        self._disk.close(old)
+        self._disk.sync_folder(self._path.parent)
 
     def _create(self, base: int, content: bytes) -> int:
         """Put a new log in the place of the old one, whole or not at all."""
         start = _MAGIC + struct.pack("<Q", base)
         new = self._sibling("new")
-        file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        file = self._disk.create(new)
         try:
-            _write_all(file, start + struct.pack("<I", zlib.crc32(start)) + content, 0)
-            os.fsync(file)
-            new.replace(self._path)
+            self._disk.write(file, start + struct.pack("<I", zlib.crc32(start)) + content, 0)
+            self._disk.sync(file)
+            self._disk.replace(new, self._path)
         except OSError:
-            os.close(file)
+            self._disk.close(file)
             raise
         return file
-
-    def _sync_directory(self) -> None:
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
 
 def _read_frame(content: bytes, place: int) -> bytes | None:
@@ -143,10 +136,3 @@ def _read_frame(content: bytes, place: int) -> bytes | None:
     # An empty body is never written: a tail of zeros must not read as records.
     valid = length > 0 and len(body) == length and zlib.crc32(body) == crc
     return body if valid else None
-
-
-def _write_all(descriptor: int, data: bytes, place: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, place)
-        view, place = view[written:], place + written
