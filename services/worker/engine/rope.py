@@ -13,6 +13,8 @@ from services.worker.engine.errors import UnsupportedModelError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+FREQUENCIES = ("float32", "bfloat16")
+
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
@@ -33,42 +35,60 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """Base of the frequencies and, where there is one, their scaling."""
+    """Base of the frequencies and, where there is one, their scaling.
+
+    rounded: the frequencies are rounded to bfloat16, as in a model that was cast to it as a whole.
+    """
 
     theta: float
     scaling: LinearScaling | Llama3Scaling | None = None
+    rounded: bool = False
 
 
 def read_rope(config: Mapping[str, Any]) -> RopeSpec:
     """Read `rope_parameters`, or the older `rope_theta` with `rope_scaling`."""
     settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return rope_of(settings, config.get("rope_theta", 10_000.0))
+    return rope_of(config, settings, config.get("rope_theta", 10_000.0))
 
 
-def rope_of(settings: Mapping[str, Any], theta: float) -> RopeSpec:
+def rope_of(config: Mapping[str, Any], settings: Mapping[str, Any], theta: float) -> RopeSpec:
     """Read one rotation's settings; `theta` is its base where they name none."""
     theta = float(settings.get("rope_theta", theta))
+    return RopeSpec(theta, _scaling(settings), _rounded(config))
+
+
+def _scaling(settings: Mapping[str, Any]) -> LinearScaling | Llama3Scaling | None:
     kind = settings.get("rope_type", settings.get("type", "default"))
     if kind == "default":
-        return RopeSpec(theta)
+        return None
     if kind == "linear":
-        return RopeSpec(theta, LinearScaling(float(settings["factor"])))
+        return LinearScaling(float(settings["factor"]))
     if kind != "llama3":
         supported = "default, linear, llama3"
         raise UnsupportedModelError(f"rope type {kind!r} is not supported; supported: {supported}")
-    return RopeSpec(
-        theta,
-        Llama3Scaling(
-            factor=float(settings["factor"]),
-            low_freq_factor=float(settings["low_freq_factor"]),
-            high_freq_factor=float(settings["high_freq_factor"]),
-            original_context=int(settings["original_max_position_embeddings"]),
-        ),
+    return Llama3Scaling(
+        factor=float(settings["factor"]),
+        low_freq_factor=float(settings["low_freq_factor"]),
+        high_freq_factor=float(settings["high_freq_factor"]),
+        original_context=int(settings["original_max_position_embeddings"]),
     )
+
+
+def _rounded(config: Mapping[str, Any]) -> bool:
+    name = config.get("rope_frequencies")
+    if name is not None and name not in FREQUENCIES:
+        supported = ", ".join(FREQUENCIES)
+        raise UnsupportedModelError(f"rope_frequencies {name!r} is not supported; supported: {supported}")
+    return bool(name == "bfloat16")
 
 
 def inverse_frequencies(spec: RopeSpec, head_dim: int) -> torch.Tensor:
     """Radians per position of each pair of dimensions: float32 [head_dim / 2]."""
+    frequencies = _exact_frequencies(spec, head_dim)
+    return frequencies.bfloat16().float() if spec.rounded else frequencies
+
+
+def _exact_frequencies(spec: RopeSpec, head_dim: int) -> torch.Tensor:
     frequencies = 1.0 / (spec.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
     if spec.scaling is None:
         return frequencies

@@ -107,6 +107,51 @@ def test_parts_of_different_files_are_refused(tmp_path: Path, monkeypatch: pytes
     assert list((tmp_path / "models").iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["directory", "gguf", "wheel"])
+def test_rope_frequencies_are_a_property_of_the_version(tmp_path: Path, kind: str) -> None:
+    makers = {
+        "directory": lambda: write_directory(tmp_path / "hf"),
+        "gguf": lambda: GgufSpec().write(tmp_path / "a.gguf"),
+        "wheel": lambda: write_wheel(tmp_path),
+    }
+    source = [str(makers[kind]()), "--name", "tiny", "--models-dir", str(tmp_path / "models")]
+    assert main(source) == 0
+    assert main([*source, "--rope-frequencies", "bfloat16"]) == 0
+    configs = [
+        json.loads((version / artifacts.CONFIG).read_text())
+        for version in artifacts.versions(tmp_path / "models")
+    ]
+    assert sorted(config.pop("rope_frequencies", "") for config in configs) == ["", "bfloat16"]
+    assert configs[0] == configs[1]
+
+
+def test_rope_frequencies_that_the_source_names_are_kept_unless_others_are_asked_for(tmp_path: Path) -> None:
+    source = str(write_directory(tmp_path / "hf", rope_frequencies="bfloat16"))
+    for asked, found in ((None, "bfloat16"), ("float32", "float32")):
+        models_dir = tmp_path / str(asked)
+        import_model(source, "tiny", models_dir, lambda _: None, rope_frequencies=asked)
+        (version,) = artifacts.versions(models_dir)
+        assert json.loads((version / artifacts.CONFIG).read_text())["rope_frequencies"] == found
+
+
+def test_unknown_rope_frequencies_are_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models_dir = tmp_path / "models"
+    source = [
+        str(write_directory(tmp_path / "hf", rope_frequencies="float16")),
+        *("--name", "tiny", "--models-dir", str(models_dir)),
+    ]
+    assert main(source) == 1
+    assert "config.json: rope_frequencies: Input should be 'float32' or 'bfloat16'" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([*source, "--rope-frequencies", "float16"])
+    assert "argument --rope-frequencies: invalid choice: 'float16'" in capsys.readouterr().err
+    with pytest.raises(SourceError, match="rope_frequencies: Input should be"):
+        import_model(source[0], "tiny", models_dir, lambda _: None, rope_frequencies="float16")
+    assert not any(models_dir.glob("**/*"))
+
+
 def test_the_licence_is_shown_with_its_terms_where_the_name_does_not_say_them(tmp_path: Path) -> None:
     directory = write_directory(tmp_path / "hf")
     (directory / "README.md").write_text("---\nlicense: gemma\n---\n")

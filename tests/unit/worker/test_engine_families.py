@@ -1,4 +1,4 @@
-"""Every family against its reference: alone, in any batch and chunks, after preemption."""
+"""Every family against its references: alone, in any batch and chunks, after preemption."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from kit import artifacts
+from services.registry.importing import import_model
 from services.worker.engine import (
     BadWeightsError,
     EngineError,
     UnsupportedModelError,
-    decoder,
     kv,
     load_engine,
 )
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from services.worker.engine.runner import Runner
 
 NAMES = ("gemma3", "llama3-rope", "mistral-window", "qwen2", "qwen3", "qwen3-moe")
+# A reference each: the second ran after its whole module had been cast to bfloat16 and back.
+REFERENCES = {"float32": "expected", "bfloat16": "expected_rounded_rope"}
 VARIANTS = json.loads((DATA / "variants.json").read_text())["variants"]
 
 
@@ -50,9 +53,17 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="module", params=REFERENCES)
+def rope_frequencies(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def artifact(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return seal(DATA / name, tmp_path_factory.mktemp("family") / name)
+def artifact(name: str, rope_frequencies: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models_dir = tmp_path_factory.mktemp("models")
+    source, asked = str(DATA / name), None if rope_frequencies == "float32" else rope_frequencies
+    manifest = import_model(source, name, models_dir, lambda _: None, rope_frequencies=asked)
+    return artifacts.locate(models_dir, manifest.model_version)
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +72,8 @@ def engine(artifact: Path) -> Runner:
 
 
 @pytest.fixture(scope="module")
-def cases(name: str) -> list[dict[str, Any]]:
-    return cases_of(name)
+def cases(name: str, rope_frequencies: str) -> list[dict[str, Any]]:
+    return cases_of(name, REFERENCES[rope_frequencies])
 
 
 def test_every_supported_architecture_has_a_reference() -> None:
@@ -73,24 +84,14 @@ def test_tokens_and_logprobs_equal_the_reference(engine: Runner, cases: list[dic
     check_against(engine, cases)
 
 
-def test_tokens_equal_a_reference_whose_rope_frequencies_were_rounded(
-    artifact: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A second reference ran after its whole module, frequencies included, had been cast to bfloat16."""
-    exact = decoder.inverse_frequencies
-    monkeypatch.setattr(decoder, "inverse_frequencies", lambda *args: exact(*args).bfloat16().float())
-    engine = load_engine(artifact, TINY_CONFIG)
-    check_against(engine, cases_of(name, "expected_rounded_rope"))  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("chunk", [1 << 30, 16, 7])
 def test_a_batch_of_mixed_lengths_in_any_chunks_gives_each_row_its_own_tokens(
     engine: Runner, cases: list[dict[str, Any]], chunk: int
 ) -> None:
     driver = Driver(engine, seed=chunk)
-    for index in range(12):
+    for index in range(32):
         driver.add(cases[index % 4]["prompt_token_ids"], 24)
-    assert driver.run(chunk) == [cases[index % 4]["greedy_token_ids"] for index in range(12)]
+    assert driver.run(chunk) == [cases[index % 4]["greedy_token_ids"] for index in range(32)]
 
 
 def test_preemption_recompute_and_shared_prefixes_keep_the_tokens(
@@ -213,6 +214,13 @@ def test_qwens_experts_are_where_the_configuration_puts_them() -> None:
         ("qwen3-moe", {"num_experts_per_tok": 9}, EngineError, "9 of 8 experts"),
         ("qwen3-moe", {"moe_intermediate_size": None}, EngineError, "cannot be read as Qwen3Moe"),
         ("gemma3", {"layer_types": ["full_attention"]}, EngineError, "layer_types must name 4"),
+        (
+            "gemma3",
+            {"rope_frequencies": "float16"},
+            UnsupportedModelError,
+            "rope_frequencies 'float16'.*bfloat",
+        ),
+        ("llama3-rope", {"rope_frequencies": 32}, UnsupportedModelError, "rope_frequencies 32 .*bfloat16"),
         ("gemma3", {"hidden_activation": "gelu"}, UnsupportedModelError, "hidden_activation 'gelu'"),
         ("gemma3", {"architectures": ["X"]}, UnsupportedModelError, "X is not supported; .*Mistral.*Gemma3"),
     ],

@@ -6,7 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-from services.registry.importers.families.rope import DefaultRope, Llama3Rope, rope_parameters
+from services.registry.importers.families.rope import (
+    DefaultRope,
+    Llama3Rope,
+    RopeFrequencies,
+    rope_parameters,
+)
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
@@ -36,6 +41,8 @@ class DecoderConfig(BaseModel):
     rms_norm_eps: float = Field(gt=0)
     tie_word_embeddings: bool = False
     quantization_config: None = Field(None, exclude=True)
+    # Not a key of Hugging Face's. Kept where it is said; left out it is float32, as in all that they publish.
+    rope_frequencies: RopeFrequencies = Field("float32", exclude=True)
 
     @model_validator(mode="before")
     @classmethod

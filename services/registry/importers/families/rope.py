@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 DEFAULT_THETA = 10_000.0
+
+# What the frequencies are rounded to once they are computed.
+RopeFrequencies: TypeAlias = Literal["float32", "bfloat16"]
 
 
 class DefaultRope(BaseModel):

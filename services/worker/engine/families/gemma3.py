@@ -51,6 +51,6 @@ def _ropes(config: Config) -> dict[str, RopeSpec]:
     both = config.get("rope_parameters") or {}
     scaling = config.get("rope_scaling") or {}
     return {
-        GLOBAL: rope_of(both.get(GLOBAL) or scaling, config.get("rope_theta", 1_000_000.0)),
-        WINDOWED: rope_of(both.get(WINDOWED) or {}, config.get("rope_local_base_freq", 10_000.0)),
+        GLOBAL: rope_of(config, both.get(GLOBAL) or scaling, config.get("rope_theta", 1_000_000.0)),
+        WINDOWED: rope_of(config, both.get(WINDOWED) or {}, config.get("rope_local_base_freq", 10_000.0)),
     }
