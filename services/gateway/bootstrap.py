@@ -15,6 +15,7 @@ from services.gateway.adapters import keys, routes
 from services.gateway.adapters.health import Health
 from services.gateway.adapters.http.native import NativeFace
 from services.gateway.adapters.http.openai import OpenAIFace
+from services.gateway.adapters.http.openapi import DocumentFace
 from services.gateway.adapters.http.operations import OperationsFace
 from services.gateway.adapters.http.server import Face, HttpServer
 from services.gateway.adapters.http.usage import UsageFace
@@ -132,6 +133,7 @@ def assemble(
         OpenAIFace(generations, keyring),
         UsageFace(UsageClient(usage), keyring),
         OperationsFace(health, registry),
+        DocumentFace(),
     ]
     http = HttpServer(faces, refused=meters.refused, body_limit_bytes=config.body_limit_bytes)
     return Gateway(config, bus, outbox, lane, tokenizers, generations, health, views, server, http)

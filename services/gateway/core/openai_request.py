@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 Face = Literal["chat", "completions"]
 
 # fmt: off
-_SAME = {
+SAME = {
     "model", "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop",
     "ignore_eos", "deadline_ms", "priority",
 }
-_MAPPED: dict[Face, set[str]] = {
+MAPPED: dict[Face, set[str]] = {
     "chat": {
         "messages", "max_completion_tokens", "max_tokens", "logprobs", "top_logprobs",
         "stream", "stream_options",
@@ -37,12 +37,12 @@ _MAPPED: dict[Face, set[str]] = {
     "completions": {"prompt", "max_tokens", "logprobs", "stream", "stream_options"},
 }
 # Tools are refused below, so how to choose among them says nothing.
-_HARMLESS = {
+HARMLESS = {
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "prediction", "parallel_tool_calls", "tool_choice", "function_call",
 }
 # fmt: on
-_NEUTRAL: dict[str, object] = LATER | {
+NEUTRAL: dict[str, object] = LATER | {
     "best_of": 1,
     "echo": False,
     "suffix": "",
@@ -59,7 +59,7 @@ _NEUTRAL: dict[str, object] = LATER | {
     "add_generation_prompt": True,
     "continue_final_message": False,
 }
-_MESSAGE_NEUTRAL = {"refusal", "annotations", "audio", "tool_calls", "function_call", "reasoning_content"}
+MESSAGE_NEUTRAL = {"refusal", "annotations", "audio", "tool_calls", "function_call", "reasoning_content"}
 _KEEP_ALL_TOP_K = -1
 
 
@@ -77,7 +77,7 @@ def parse_openai(data: object, face: Face) -> OpenAIRequest:
     """Validate the body of `/v1/chat/completions` or `/v1/completions`; errors use OpenAI's names."""
     body = body_object(data)
     _refuse_unserved(body, face)
-    fields = {name: value for name, value in body.items() if name in _SAME}
+    fields = {name: value for name, value in body.items() if name in SAME}
     spelling: dict[str, str] = {}
     _map_output_limit(body, fields, spelling)
     _map_logprobs(body, face, fields, spelling)
@@ -94,10 +94,10 @@ def parse_openai(data: object, face: Face) -> OpenAIRequest:
 
 
 def _refuse_unserved(body: Mapping[str, Any], face: Face) -> None:
-    served = _SAME | _MAPPED[face] | _HARMLESS
+    served = SAME | MAPPED[face] | HARMLESS
     for name, value in body.items():
-        if name in _NEUTRAL:
-            refuse_unless_neutral(name, value, _NEUTRAL[name])
+        if name in NEUTRAL:
+            refuse_unless_neutral(name, value, NEUTRAL[name])
         elif name not in served:
             raise refuse_unknown(name)
 
@@ -121,7 +121,7 @@ def _map_logprobs(
     spelling["logprobs"] = "top_logprobs"
     if _flag(body, "logprobs"):
         fields["logprobs"] = body.get("top_logprobs", 0)
-    elif body.get("top_logprobs"):
+    elif body.get("top_logprobs", 0) != 0 or body.get("top_logprobs") is False:
         raise invalid("top_logprobs", "top_logprobs needs logprobs to be true")
 
 
@@ -138,9 +138,9 @@ def _message(message: object, path: str) -> object:
     if not isinstance(message, dict):
         return message
     for name, value in message.items():
-        if name in _MESSAGE_NEUTRAL and value:
+        if name in MESSAGE_NEUTRAL and value:
             raise invalid(f"{path}.{name}", f"{path}.{name} is not supported yet; leave it out")
-        if name not in _MESSAGE_NEUTRAL and name not in {"role", "content", "name"}:
+        if name not in MESSAGE_NEUTRAL and name not in {"role", "content", "name"}:
             unknown = refuse_unknown(name)
             raise invalid(f"{path}.{unknown.field}", unknown.message)
     turn = {name: message[name] for name in ("role", "content") if name in message}

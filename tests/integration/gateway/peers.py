@@ -203,10 +203,11 @@ class Ledger(usage_pb2_grpc.UsageServiceServicer):
 
     rows: list[usage_pb2.UsageRow] = field(default_factory=list)
     asked: list[usage_pb2.ListUsageRequest] = field(default_factory=list)
+    next_page_token: str = ""
 
     async def ListUsage(self, request, context):
         self.asked.append(request)
         if request.page_token:
             raise invalid("page_token", "must be the next_page_token of an earlier answer")
         rows = [row for row in self.rows if row.tenant_id == request.tenant_id]
-        return usage_pb2.ListUsageResponse(rows=rows)
+        return usage_pb2.ListUsageResponse(rows=rows, next_page_token=self.next_page_token)
