@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from services.usage.adapters import codec
 from services.usage.adapters.schema import audit, ledger
-from services.usage.core.ledger import Audit, AuditReason, Closing, Entry, Row, merge, renew
+from services.usage.core.ledger import Audit, AuditReason, Closing, Entry, Row, fold, last_heard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,17 +56,10 @@ class Ledger:
         now_us: int,
     ) -> Recorded:
         """Store a batch in one transaction; recording the same events again changes nothing."""
-        heard = _last_heard(renewals)
+        wanted = {entry.request_id for entry in entries} | last_heard(renewals).keys()
         async with self._database.transaction() as connection:
-            stored = await _rows(connection, {entry.request_id for entry in entries} | heard.keys())
-            rows, losers = dict(stored), list[Audit]()
-            for entry in entries:
-                row, loser = merge(rows.get(entry.request_id), entry, now_us, self._window_us)
-                rows[entry.request_id] = row
-                losers += [loser] if loser else []
-            for request_id in heard.keys() & rows.keys():
-                rows[request_id] = renew(rows[request_id], heard[request_id], self._window_us)
-            changed = [row for key, row in rows.items() if row != stored.get(key)]
+            stored = await _rows(connection, wanted)
+            changed, losers = fold(stored, entries, renewals, now_us, self._window_us)
             await _write(connection, changed, stored.keys())
             records = [_audit_record(x, now_us) for x in losers] + [_poison(x, now_us) for x in unreadable]
             new = await _write_audit(connection, records)
@@ -83,14 +76,6 @@ class Ledger:
         count = sa.select(sa.func.count()).where(ledger.c.closed_us.is_(None), ledger.c.settles_us <= now_us)
         async with self._database.transaction() as connection:
             return int((await connection.execute(count)).scalar_one())
-
-
-def _last_heard(renewals: Iterable[Renewal]) -> dict[int, int]:
-    heard: dict[int, int] = {}
-    for renewal in renewals:
-        for request_id in renewal.request_ids:
-            heard[request_id] = max(heard.get(request_id, 0), renewal.heard_us)
-    return heard
 
 
 async def _rows(connection: AsyncConnection, request_ids: Iterable[int]) -> dict[int, Row]:

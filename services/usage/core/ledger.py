@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 SETTLING_S = 30.0
 
@@ -97,6 +100,34 @@ class Audit(NamedTuple):
 
     entry: Entry
     reason: AuditReason
+
+
+def fold(
+    stored: Mapping[int, Row],
+    entries: Iterable[Entry],
+    renewals: Iterable[Renewal],
+    now_us: int,
+    window_us: int,
+) -> tuple[list[Row], list[Audit]]:
+    """Bring a batch into the rows that are stored of it: the rows to write, and what is for the audit."""
+    rows, losers = dict(stored), list[Audit]()
+    for entry in entries:
+        row, loser = merge(rows.get(entry.request_id), entry, now_us, window_us)
+        rows[entry.request_id] = row
+        losers += [loser] if loser else []
+    heard = last_heard(renewals)
+    for request_id in heard.keys() & rows.keys():
+        rows[request_id] = renew(rows[request_id], heard[request_id], window_us)
+    return [row for key, row in rows.items() if row != stored.get(key)], losers
+
+
+def last_heard(renewals: Iterable[Renewal]) -> dict[int, int]:
+    """When the owner of each request was last heard of."""
+    heard: dict[int, int] = {}
+    for renewal in renewals:
+        for request_id in renewal.request_ids:
+            heard[request_id] = max(heard.get(request_id, 0), renewal.heard_us)
+    return heard
 
 
 def merge(row: Row | None, event: Entry, now_us: int, window_us: int) -> tuple[Row, Audit | None]:
