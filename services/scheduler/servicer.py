@@ -127,6 +127,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     def _take(self, message: scheduler_pb2.LaneRequest, session: Session) -> None:
         match message.WhichOneof("message"):
+            case "heartbeat" if message.heartbeat.sequence:
+                ack = scheduler_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)
+                session.send(scheduler_pb2.LaneResponse(heartbeat_ack=ack))
             case "submit":
                 session.send(self._submit(message.submit, session.owner))
                 self._steps.wake()
