@@ -15,10 +15,11 @@ from nats.js import api
 from nats.js.errors import BadRequestError
 
 from kit import log
-from kit.kv import KvView
+from kit.kv import KvView, create_bucket
 from kit.messages import BatchHandler, Handler, Hook, Message, from_nats
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Awaitable, Callable, Sequence
 
     from nats.aio.msg import Msg
@@ -46,21 +47,21 @@ class BusError(Exception):
 class Bus:
     """One connection, made by `Bus.connect`; reconnects for ever and declares what it ensured again."""
 
-    def __init__(self, url: str, name: str) -> None:
-        self._url, self._name = url, name
+    def __init__(self, url: str, name: str, tls: ssl.SSLContext | None = None) -> None:
+        self._url, self._name, self._tls = url, name, tls
         self._nc = Client()
         self._js = self._nc.jetstream()
         self._closing = self._complained = False
         self._streams: dict[str, api.StreamConfig] = {}
-        self._buckets: set[str] = set()
+        self._buckets: dict[str, float | None] = {}
         # Rises with each connection: whoever watches starts over.
         self.generation = 0
         self.lost_at = -math.inf
 
     @classmethod
-    async def connect(cls, url: str, name: str) -> Self:
-        """Connect, waiting for NATS as long as it takes."""
-        bus = cls(url, name)
+    async def connect(cls, url: str, name: str, tls: ssl.SSLContext | None = None) -> Self:
+        """Connect, waiting for NATS as long as it takes; with `tls` no password is said before its handshake."""
+        bus = cls(url, name, tls)
         await bus._open()
         return bus
 
@@ -104,10 +105,10 @@ class Bus:
         await self._retry(lambda: self._declare(config))
         self._streams[name] = config
 
-    async def ensure_kv(self, bucket: str) -> KeyValue:
-        """Create the bucket where there is none."""
-        store = await self._retry(lambda: self._create_bucket(bucket))
-        self._buckets.add(bucket)
+    async def ensure_kv(self, bucket: str, ttl_s: float | None = None) -> KeyValue:
+        """Create the bucket where there is none; its entries live for `ttl_s` after their last write."""
+        store = await self._retry(lambda: create_bucket(self.js, bucket, ttl_s))
+        self._buckets[bucket] = ttl_s
         return store
 
     async def kv(self, bucket: str) -> KeyValue:
@@ -233,9 +234,6 @@ class Bus:
         except BadRequestError:
             await self.js.update_stream(config)
 
-    async def _create_bucket(self, bucket: str) -> KeyValue:
-        return await self.js.create_key_value(bucket=bucket, history=1)
-
     async def _open(self) -> None:
         self._nc = Client()
         self._js = self._nc.jetstream(timeout=PUBLISH_TIMEOUT_S)
@@ -243,6 +241,8 @@ class Bus:
             self._url,
             name=self._name,
             inbox_prefix=_inbox_prefix(self._url),
+            tls=self._tls,
+            tls_handshake_first=self._tls is not None,
             max_reconnect_attempts=-1,
             reconnect_time_wait=cast("int", RECONNECT_S),
             ping_interval=10,
@@ -260,8 +260,8 @@ class Bus:
         try:
             for config in self._streams.values():
                 await self._declare(config)
-            for bucket in self._buckets:
-                await self._create_bucket(bucket)
+            for bucket, ttl_s in self._buckets.items():
+                await create_bucket(self.js, bucket, ttl_s)
         except _FAILURES as error:
             _log.error("streams not declared again", error=repr(error))
 

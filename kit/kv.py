@@ -7,16 +7,35 @@ import math
 import time
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
+from nats.js.errors import BadRequestError
+
 from kit import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, ItemsView
 
+    from nats.js import JetStreamContext
+    from nats.js.kv import KeyValue
+
     from kit.bus import Bus
     from kit.messages import Message
 
 V = TypeVar("V")
+# How long the server remembers message ids: no longer than it keeps messages.
+_DUPLICATES_S = 120.0
 _log = log.get("kv")
+
+
+async def create_bucket(js: JetStreamContext, bucket: str, ttl_s: float | None) -> KeyValue:
+    """Create the bucket, or give the one that is there this time to live."""
+    try:
+        return await js.create_key_value(bucket=bucket, history=1, ttl=ttl_s)
+    except BadRequestError:
+        info = await js.stream_info(f"KV_{bucket}")
+        info.config.max_age = ttl_s or 0
+        info.config.duplicate_window = min(ttl_s or _DUPLICATES_S, _DUPLICATES_S)
+        await js.update_stream(info.config)
+        return await js.key_value(bucket)
 
 
 async def last_events(bus: Bus, stream: str, subject: str) -> list[Message]:
