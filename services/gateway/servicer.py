@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from services.gateway.adapters.keys import KeyRing
-    from services.gateway.app.generation import Generation
     from services.gateway.app.generations import Generations
     from services.gateway.app.ports import Tenant
+    from services.gateway.app.reading import Reading
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -45,21 +45,21 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         """Run one generation."""
-        generation = await self._start(request, context)
+        reading = await self._start(request, context)
         # The handler may be parked in a write when its client goes; the call's own end is certain.
-        context.add_done_callback(lambda _: generation.abandon())  # type: ignore[arg-type]
-        generation.reader.turn_away = lambda task: self._hang_up(task, context)
+        context.add_done_callback(lambda _: reading.leave())  # type: ignore[arg-type]
+        reading.on_turn_away(lambda task: self._hang_up(task, context))
         try:
-            yield codec.accepted(generation)
-            while pieces := await generation.reader.take():
+            yield codec.accepted(reading.accepted)
+            while pieces := await reading.take():
                 for piece in pieces:
-                    yield codec.tokens(piece, generation)
-            closed = await generation.ended()
-            if error := generation.error:
+                    yield codec.tokens(piece, reading.accepted)
+            closed = await reading.ended()
+            if error := reading.error:
                 raise error
             yield codec.done_response(closed)
         finally:
-            generation.abandon()
+            reading.leave()
 
     async def Cancel(  # noqa: N802
         self, request: inference_pb2.CancelRequest, context: Context
@@ -92,7 +92,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         ids, version = await self._generations.count_tokens(parse_prompt(codec.plain(request), "snake"))
         return inference_pb2.CountTokensResponse(count=len(ids), token_ids=ids, tokenizer_version=version)
 
-    async def _start(self, request: inference_pb2.GenerateRequest, context: Context) -> Generation:
+    async def _start(self, request: inference_pb2.GenerateRequest, context: Context) -> Reading:
         arrival = _arrival(context)
         try:
             tenant = self._tenant(context)

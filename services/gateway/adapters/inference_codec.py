@@ -11,8 +11,8 @@ from services.gateway.core.ids import format_id
 from tokenloom.api.inference.v1 import inference_pb2
 
 if TYPE_CHECKING:
-    from services.gateway.app.generation import Generation
     from services.gateway.app.ports import Route
+    from services.gateway.app.reading import Acceptance
     from services.gateway.app.snapshot import Snapshot
     from services.gateway.core.choice import ChoiceAssembler, Piece, TokenRecord
     from services.gateway.core.outcome import Closed
@@ -43,28 +43,27 @@ def plain(request: inference_pb2.GenerateRequest | inference_pb2.CountTokensRequ
     return fields
 
 
-def accepted(generation: Generation) -> inference_pb2.GenerateResponse:
+def accepted(facts: Acceptance) -> inference_pb2.GenerateResponse:
     """What is fixed once the request is queued."""
-    order = generation.order
-    spec = order.spec
+    sampling = facts.sampling
     return inference_pb2.GenerateResponse(
         accepted=inference_pb2.Accepted(
-            request_id=format_id(order.request_id),
-            model_version=order.tokenizer.model_version,
-            tokenizer_version=order.tokenizer.tokenizer_version,
-            runtime_revision=generation.runtime_revision,
+            request_id=format_id(facts.request_id),
+            model_version=facts.model_version,
+            tokenizer_version=facts.tokenizer_version,
+            runtime_revision=facts.runtime_revision,
             sampling=inference_pb2.Sampling(
-                temperature=spec.temperature,
-                top_p=spec.top_p,
-                top_k=spec.top_k,
-                min_p=spec.min_p,
-                seed=order.seed,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                min_p=sampling.min_p,
+                seed=sampling.seed,
             ),
         )
     )
 
 
-def tokens(piece: Piece, generation: Generation) -> inference_pb2.GenerateResponse:
+def tokens(piece: Piece, facts: Acceptance) -> inference_pb2.GenerateResponse:
     """New tokens of one choice."""
     response = inference_pb2.GenerateResponse()
     message = response.tokens
@@ -73,9 +72,8 @@ def tokens(piece: Piece, generation: Generation) -> inference_pb2.GenerateRespon
     message.count = piece.count
     message.text = piece.text
     message.token_ids.extend([record.token_id for record in piece.tokens])
-    if generation.order.spec.logprobs is not None:
-        vocabulary = generation.order.tokenizer.vocabulary
-        message.logprobs.extend([_logprob(record, vocabulary) for record in piece.tokens])
+    if facts.sampling.top_logprobs is not None:
+        message.logprobs.extend([_logprob(record, facts.vocabulary) for record in piece.tokens])
     if piece.finish_reason is not None:
         message.finish_reason = PROTO_REASONS[piece.finish_reason]
     return response

@@ -14,6 +14,7 @@ from kit.errors import Code, ServiceError
 from services.gateway.app.generation import Generation
 from services.gateway.app.ports import Order, State
 from services.gateway.app.reader import Reader
+from services.gateway.app.reading import Reading
 from services.gateway.app.snapshot import OwnVerdict, Snapshot, snapshot_of
 from services.gateway.core.choice import ChoiceAssembler
 from services.gateway.core.ids import MAX_REQUEST_ID, format_id
@@ -88,10 +89,10 @@ class Generations:
         """Requests submitted and not yet closed."""
         return list(self._live.values())
 
-    async def start(self, tenant: Tenant, spec: GenerationSpec, arrival: Arrival) -> Generation:
+    async def start(self, tenant: Tenant, spec: GenerationSpec, arrival: Arrival) -> Reading:
         """Take a generation to where its caller may see `accepted`; raises the refusal.
 
-        The caller must end in `abandon` when it leaves, however it leaves.
+        The caller must end in `leave` when it leaves, however it leaves.
         """
         self._check_open()
         order = await self._order(tenant, spec, arrival)
@@ -110,7 +111,7 @@ class Generations:
             generation.abandon()
             raise
         self._read.add(generation)
-        return generation
+        return Reading(generation)
 
     async def count_tokens(self, spec: PromptSpec) -> tuple[list[int], str]:
         """The prompt's ids as a generation would have them, and the tokenizer's version."""

@@ -24,8 +24,8 @@ from services.gateway.core.validation import parse_generation
 
 if TYPE_CHECKING:
     from services.gateway.adapters.keys import KeyRing
-    from services.gateway.app.generation import Generation
     from services.gateway.app.generations import Generations
+    from services.gateway.app.reading import Reading
 
 
 class NativeFace:
@@ -49,13 +49,13 @@ class NativeFace:
         tenant = self._keys.authenticate(request.headers.get("Authorization"))
         check_query(request)
         spec = parse_generation(await read_json(request))
-        generation = await self._generations.start(tenant, spec, arrived)
+        reading = await self._generations.start(tenant, spec, arrived)
         try:
             if wants_events(request):
-                return await _stream(request, generation)
-            return await _whole(request, generation)
+                return await _stream(request, reading)
+            return await _whole(request, reading)
         finally:
-            generation.abandon()
+            reading.leave()
 
     async def get(self, request: web.Request) -> web.Response:
         """State and, when finished, the result."""
@@ -77,28 +77,27 @@ class NativeFace:
         return json_response({"requestId": format_id(request_id), "state": state.label})
 
 
-async def _stream(request: web.Request, generation: Generation) -> web.StreamResponse:
-    spec, vocabulary = generation.order.spec, generation.order.tokenizer.vocabulary
-    logprobs = spec.logprobs is not None
-    response = await open_events(request, generation)
-    await response.write(event("accepted", native_json.accepted(generation)))
-    while pieces := await generation.reader.take():
+async def _stream(request: web.Request, reading: Reading) -> web.StreamResponse:
+    accepted = reading.accepted
+    response = await open_events(request, accepted.request_id)
+    await response.write(event("accepted", native_json.accepted(accepted)))
+    while pieces := await reading.take():
         await send(
             response,
-            [event("token", native_json.token(piece, vocabulary, logprobs=logprobs)) for piece in pieces],
+            [event("token", native_json.token(piece, accepted)) for piece in pieces],
         )
-    closed = await generation.ended()
-    error = generation.error
+    closed = await reading.ended()
+    error = reading.error
     last = event("error", native_error(error)) if error else event("done", native_json.done(closed))
     await response.write(last)
     await response.write_eof()
     return response
 
 
-async def _whole(request: web.Request, generation: Generation) -> web.Response:
-    closed = await generation.ended()
-    if error := generation.error:
+async def _whole(request: web.Request, reading: Reading) -> web.Response:
+    closed = await reading.ended()
+    if error := reading.error:
         response = error_response(request, error)
-        response.headers["x-request-id"] = format_id(generation.request_id)
+        response.headers["x-request-id"] = format_id(reading.accepted.request_id)
         return response
-    return json_response(native_json.whole(generation, closed), generation)
+    return json_response(native_json.whole(reading, closed), reading.accepted.request_id)

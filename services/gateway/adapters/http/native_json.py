@@ -9,7 +9,7 @@ from services.gateway.core.ids import format_id
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from services.gateway.app.generation import Generation
+    from services.gateway.app.reading import Acceptance, Reading
     from services.gateway.app.snapshot import Snapshot
     from services.gateway.core.choice import ChoiceAssembler, Piece, TokenRecord
     from services.gateway.core.outcome import Closed
@@ -18,26 +18,25 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def accepted(generation: Generation) -> Json:
+def accepted(facts: Acceptance) -> Json:
     """What is fixed once the request is queued."""
-    order = generation.order
-    spec = order.spec
+    sampling = facts.sampling
     return {
-        "requestId": format_id(order.request_id),
-        "modelVersion": order.tokenizer.model_version,
-        "tokenizerVersion": order.tokenizer.tokenizer_version,
-        "runtimeRevision": generation.runtime_revision,
+        "requestId": format_id(facts.request_id),
+        "modelVersion": facts.model_version,
+        "tokenizerVersion": facts.tokenizer_version,
+        "runtimeRevision": facts.runtime_revision,
         "sampling": {
-            "temperature": spec.temperature,
-            "topP": spec.top_p,
-            "topK": spec.top_k,
-            "minP": spec.min_p,
-            "seed": order.seed,
+            "temperature": sampling.temperature,
+            "topP": sampling.top_p,
+            "topK": sampling.top_k,
+            "minP": sampling.min_p,
+            "seed": sampling.seed,
         },
     }
 
 
-def token(piece: Piece, vocabulary: Vocabulary, *, logprobs: bool) -> Json:
+def token(piece: Piece, facts: Acceptance) -> Json:
     """New tokens of one choice."""
     body: Json = {
         "choice": piece.choice,
@@ -46,8 +45,8 @@ def token(piece: Piece, vocabulary: Vocabulary, *, logprobs: bool) -> Json:
         "text": piece.text,
         "tokenIds": [record.token_id for record in piece.tokens],
     }
-    if logprobs:
-        body["logprobs"] = [_logprob(record, vocabulary) for record in piece.tokens]
+    if facts.sampling.top_logprobs is not None:
+        body["logprobs"] = [_logprob(record, facts.vocabulary) for record in piece.tokens]
     if piece.finish_reason is not None:
         body["finishReason"] = piece.finish_reason.label
     return body
@@ -66,11 +65,11 @@ def done(closed: Closed) -> Json:
     }
 
 
-def whole(generation: Generation, closed: Closed) -> Json:
+def whole(reading: Reading, closed: Closed) -> Json:
     """Everything of a request that did not stream."""
-    logprobs = generation.order.spec.logprobs is not None
-    vocabulary = generation.order.tokenizer.vocabulary
-    return accepted(generation) | output(generation.choices, vocabulary, logprobs=logprobs) | done(closed)
+    facts = reading.accepted
+    logprobs = facts.sampling.top_logprobs is not None
+    return accepted(facts) | output(reading.choices, facts.vocabulary, logprobs=logprobs) | done(closed)
 
 
 def snapshot(request_id: int, found: Snapshot) -> Json:

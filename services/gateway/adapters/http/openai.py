@@ -25,9 +25,9 @@ from services.gateway.core.openai_response import OpenAIResponse, error_body, fa
 
 if TYPE_CHECKING:
     from services.gateway.adapters.keys import KeyRing
-    from services.gateway.app.generation import Generation
     from services.gateway.app.generations import Generations
     from services.gateway.app.ports import Route
+    from services.gateway.app.reading import Reading
     from services.gateway.core.openai_request import Face
     from services.gateway.core.outcome import Closed
 
@@ -79,14 +79,14 @@ class OpenAIFace:
         tenant = self._keys.authenticate(request.headers.get("Authorization"))
         check_query(request)
         asked = parse_openai(await read_json(request), face)
-        generation = await self._generations.start(tenant, asked.spec, arrived)
+        reading = await self._generations.start(tenant, asked.spec, arrived)
         try:
-            answer = _answer(asked, generation)
+            answer = _answer(asked, reading)
             if asked.stream:
-                return await _stream(request, asked, generation, answer)
-            return await _whole(request, generation, answer)
+                return await _stream(request, asked, reading, answer)
+            return await _whole(request, reading, answer)
         finally:
-            generation.abandon()
+            reading.leave()
 
     def _model(self, route: Route) -> dict[str, Any]:
         return {
@@ -101,25 +101,26 @@ class OpenAIFace:
         }
 
 
-def _answer(asked: OpenAIRequest, generation: Generation) -> OpenAIResponse:
+def _answer(asked: OpenAIRequest, reading: Reading) -> OpenAIResponse:
+    accepted = reading.accepted
     return OpenAIResponse(
         asked,
-        format_id(generation.request_id),
+        format_id(accepted.request_id),
         int(time.time()),
-        generation.model_version,
-        generation.order.tokenizer.vocabulary,
+        accepted.model_version,
+        accepted.vocabulary,
     )
 
 
 async def _stream(
-    request: web.Request, asked: OpenAIRequest, generation: Generation, answer: OpenAIResponse
+    request: web.Request, asked: OpenAIRequest, reading: Reading, answer: OpenAIResponse
 ) -> web.StreamResponse:
-    response = await open_events(request, generation)
+    response = await open_events(request, reading.accepted.request_id)
     await send(response, map(data, answer.opening()))
-    while pieces := await generation.reader.take():
+    while pieces := await reading.take():
         await send(response, [data(answer.chunk(piece)) for piece in pieces])
-    closed = await generation.ended()
-    if error := _failure(generation, closed):
+    closed = await reading.ended()
+    if error := _failure(reading, closed):
         await response.write(event("error", error_body(error, closed.finish_reason)))
     else:
         usage = [data(answer.usage_chunk(closed))] if asked.include_usage else []
@@ -128,14 +129,14 @@ async def _stream(
     return response
 
 
-async def _whole(request: web.Request, generation: Generation, answer: OpenAIResponse) -> web.Response:
-    closed = await generation.ended()
-    if error := _failure(generation, closed):
+async def _whole(request: web.Request, reading: Reading, answer: OpenAIResponse) -> web.Response:
+    closed = await reading.ended()
+    if error := _failure(reading, closed):
         response = error_response(request, error, finish_reason=closed.finish_reason)
-        response.headers["x-request-id"] = format_id(generation.request_id)
+        response.headers["x-request-id"] = format_id(reading.accepted.request_id)
         return response
-    return json_response(answer.whole(generation.choices, closed), generation)
+    return json_response(answer.whole(reading.choices, closed), reading.accepted.request_id)
 
 
-def _failure(generation: Generation, closed: Closed) -> ServiceError | None:
-    return generation.error or failure(closed)
+def _failure(reading: Reading, closed: Closed) -> ServiceError | None:
+    return reading.error or failure(closed)

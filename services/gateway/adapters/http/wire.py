@@ -16,8 +16,6 @@ from services.gateway.core.validation import parse_json
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from services.gateway.app.generation import Generation
-
 _EVENT_STREAM = "text/event-stream"
 
 
@@ -56,11 +54,11 @@ def wants_events(request: web.Request) -> bool:
     )
 
 
-def json_response(value: object, generation: Generation | None = None) -> web.Response:
+def json_response(value: object, request_id: int | None = None) -> web.Response:
     """A whole answer."""
     response = web.Response(body=json_bytes(value), content_type="application/json")
-    if generation is not None:
-        response.headers["x-request-id"] = format_id(generation.request_id)
+    if request_id is not None:
+        response.headers["x-request-id"] = format_id(request_id)
     return response
 
 
@@ -74,14 +72,14 @@ def data(value: object) -> bytes:
     return b"data: %b\n\n" % to_json(value)
 
 
-async def open_events(request: web.Request, generation: Generation) -> web.StreamResponse:
+async def open_events(request: web.Request, request_id: int) -> web.StreamResponse:
     """Send the headers of a stream: the request is accepted."""
     response = web.StreamResponse(
         headers={
             "Content-Type": "text/event-stream; charset=utf-8",
             "Cache-Control": "no-cache",
             "X-Accel-Buffering": "no",
-            "x-request-id": format_id(generation.request_id),
+            "x-request-id": format_id(request_id),
         }
     )
     await response.prepare(request)
