@@ -48,7 +48,10 @@ def _consumes(stream: str) -> list[str]:
 
 
 _PUBLISH: dict[str, list[str]] = {
-    "gateway": [*_ANY_CLIENT, "usage.v1.>", *_reads("KV_keys"), *_reads("KV_routes")],
+    "gateway": [
+        *_ANY_CLIENT, "usage.v1.>", *_reads("KV_keys"), *_reads("KV_routes"), *_owns("KV_idempotency"),
+        "$KV.idempotency.>",
+    ],
     "scheduler": [*_ANY_CLIENT, "usage.v1.>", *_reads("DEPLOYMENT")],
     "worker": [],
     "usage": [*_ANY_CLIENT, *_owns("USAGE"), *_consumes("USAGE"), *_owns("KV_keys"), "$KV.keys.>"],

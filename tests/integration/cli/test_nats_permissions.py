@@ -9,6 +9,7 @@ import nats.errors
 import pytest
 
 from kit.bus import Bus, KvView
+from kit.kv_store import Entry, KvStore, RevisionError
 from tokenloom.up import nats as broker
 from tokenloom.up.child import Child
 from tokenloom.up.console import Console
@@ -22,11 +23,12 @@ SUBJECTS = [
     "deployment.v1.worker.w1",
     "$KV.keys.abc",
     "$KV.routes.m",
+    "$KV.idempotency.abc",
     "metrics.v1.x",
     "x",
 ]
 OWN = {
-    "gateway": {"usage.v1.closed.dev"},
+    "gateway": {"usage.v1.closed.dev", "$KV.idempotency.abc"},
     "scheduler": {"usage.v1.closed.dev"},
     "worker": set(),
     "usage": {"$KV.keys.abc"},
@@ -156,3 +158,18 @@ async def test_the_gateway_watches_the_buckets_that_their_owners_write(urls, own
     await asyncio.gather(running, return_exceptions=True)
     await gateway.close()
     await writer.close()
+
+
+async def test_gateways_share_the_bucket_of_idempotency_keys(urls):
+    gateways = [await Bus.connect(urls["gateway"], name) for name in ("gateway-1", "gateway-2")]
+    for ttl_s, gateway in enumerate(gateways, 60):
+        await gateway.ensure_kv("idempotency", ttl_s)
+    first, second = (KvStore(gateway, "idempotency", timeout_s=1.0) for gateway in gateways)
+    revision = await first.write("digest", b"claim", revision=0)
+    with pytest.raises(RevisionError):
+        await second.write("digest", b"claim", revision=0)
+    assert await second.read("digest") == Entry(b"claim", revision)
+    assert (await second.read("another")).value is None
+    await second.write("digest", None, revision=revision)
+    for gateway in gateways:
+        await gateway.close()
