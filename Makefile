@@ -82,7 +82,7 @@ compose-env: ## write .env with fresh secrets for docker-compose.yml, unless the
 	@if [ -e .env ]; then echo ".env is there already: left alone"; else \
 		(umask 077; $(PYTHON) deploy/environment.py > .env); echo "wrote .env"; fi
 
-compose-smoke: setup ## build the compose stack, bring it up, break it, upgrade it, restore it, remove it
+compose-smoke: setup ## build the compose stack, bring it up, break it, upgrade it, restore it, remove it (COMPOSE="docker-compose")
 	@# The worker's image takes the build of torch that set-up takes.
 	@ls deploy/wheels/cpu/*.whl >/dev/null 2>&1 || $(BIN)/python -m pip download --disable-pip-version-check --quiet --no-deps \
 		--only-binary :all: $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) --dest deploy/wheels/cpu $(TORCH)

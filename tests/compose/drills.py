@@ -163,7 +163,7 @@ async def scale_and_replace_a_gateway_under_load(stack: Stack) -> list[str]:
     load.start(6)
     await load.served(12)
     oldest = stack.containers("gateway")[0]
-    await asyncio.to_thread(docker, "stop", "--time", "50", oldest)
+    await asyncio.to_thread(docker, "stop", "-t", "50", oldest)
     docker("rm", oldest)
     scale = ("up", "-d", "--no-deps", "--no-recreate", "--scale", "gateway=2", "gateway")
     await asyncio.to_thread(stack.compose, *scale)

@@ -1,7 +1,8 @@
 """Brings the compose stack up and treats it as its operators and callers will: `make compose-smoke`.
 
-Needs a Docker engine. The stack is a project of its own with fresh secrets and ports from 28080 on. It is
-removed in the end with its volumes, unless KEEP=1.
+Needs a Docker engine, and Compose 1.29 or 2: COMPOSE="docker-compose" or COMPOSE="docker compose" chooses
+between them, else 2 is taken where there is one. The stack is a project of its own with fresh secrets and
+ports from 28080 on. It is removed in the end with its volumes, unless KEEP=1.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def main() -> int:
     secrets = runpy.run_path(str(ROOT / "deploy" / "environment.py"))["environment"]()
     with tempfile.TemporaryDirectory(prefix="tokenloom-smoke-") as folder:
         stack = Stack(Path(folder, "env"), {**secrets, **ENVIRONMENT})
+        _say(stack.tool())
         stack.compose("down", "--volumes", "--remove-orphans", "--timeout", "1")
         try:
             return asyncio.run(_run(stack))

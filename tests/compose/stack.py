@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("gateway", "scheduler", "worker", "usage", "registry")
 IMAGES = (*SERVICES, "nats")
 MODEL = "smollm2-135m-instruct"
+# Compose 2 is a plugin of docker, 1.29 a command of its own.
+COMMANDS = (("docker", "compose"), ("docker-compose",))
 POLL_S = 0.2
 
 
@@ -38,7 +44,7 @@ class Stack:
         self._env_file = env_file
         self._project = project
         self.environment = environment
-        self._compose = _compose_command()
+        self._compose = compose_command()
 
     def compose(self, *arguments: str, check: bool = True, given: str = "", **environment: str) -> str:
         """Run one compose command with the environment as it is now; returns what it wrote to stdout."""
@@ -46,6 +52,10 @@ class Stack:
         self._env_file.write_text("".join(f"{name}={value}\n" for name, value in lines))
         command = [*self._compose, "--project-name", self._project, "--env-file", str(self._env_file)]
         return _run([*command, *arguments], check=check, given=given)
+
+    def tool(self) -> str:
+        """Which Compose this is, in its own words."""
+        return _run([*self._compose, "version"]).splitlines()[0]
 
     def containers(self, service: str, *, stopped: bool = False) -> list[str]:
         """The ids of a service's containers, oldest first."""
@@ -80,7 +90,7 @@ class Stack:
     def await_serving(self, within_s: float = 120.0) -> None:
         """Wait until a gateway says that generations would be answered."""
         deadline = time.monotonic() + within_s
-        while not any(_answers(f"{gateway.http_url}/health") for gateway in self.gateways()):
+        while not any(_is_well(f"{gateway.http_url}/health") for gateway in self.gateways()):
             if time.monotonic() > deadline:
                 raise StackError(f"no gateway serves within {within_s:.0f} s")
             time.sleep(POLL_S)
@@ -126,7 +136,7 @@ def _gateway(container: str) -> Gateway | None:
     return Gateway(f"http://{http}", grpc)
 
 
-def _answers(url: str) -> bool:
+def _is_well(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2) as response:
             return bool(response.status == 200)
@@ -134,9 +144,22 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _compose_command() -> list[str]:
-    plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
-    return ["docker", "compose"] if plugin.returncode == 0 else ["docker-compose"]
+def compose_command() -> list[str]:
+    """The command that COMPOSE names, else the first of COMMANDS that answers."""
+    if given := shlex.split(os.environ.get("COMPOSE", "")):
+        return given
+    for command in COMMANDS:
+        if answers(command):
+            return list(command)
+    raise StackError("neither `docker compose` nor `docker-compose` answers")
+
+
+def answers(command: Sequence[str]) -> bool:
+    """Whether a Compose can be called so."""
+    try:
+        return subprocess.run([*command, "version"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 def _run(command: list[str], *, check: bool = True, given: str = "") -> str:
