@@ -60,7 +60,7 @@ class Bus:
 
     @classmethod
     async def connect(cls, url: str, name: str, tls: ssl.SSLContext | None = None) -> Self:
-        """Connect, waiting for NATS as long as it takes; with `tls` no password is said before its handshake."""
+        """Connect, waiting for NATS as long as it takes; with `tls` nothing is said before its handshake."""
         bus = cls(url, name, tls)
         await bus._open()
         return bus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     Parse = Callable[[Any], Any]
     Context = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]
+    Check = Callable[[str, Context], None]
 
 DOMAIN = "tokenloom"
 # A status travels in headers, whose size is limited.
@@ -81,8 +83,12 @@ def _code(code: grpc.StatusCode) -> Code:
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every handler so that a caller always gets a status of the error contract.
 
-    A single request is parsed inside the wrapper, where a refusal can still be said.
+    A single request is parsed inside the wrapper, where a refusal can still be said; so is a `check` of the
+    caller, given the method and the call's context, which comes before it.
     """
+
+    def __init__(self, check: Check = lambda _method, _context: None) -> None:
+        self._check = check
 
     async def intercept_service(
         self,
@@ -98,19 +104,22 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         inner: Behaviour = getattr(handler, kind)
         wrap = _wrap_generator if inspect.isasyncgenfunction(inner) else _wrap_coroutine
         make: Callable[..., Handler] = getattr(grpc, f"{kind}_rpc_method_handler")
+        check = functools.partial(self._check, method)
         if handler.request_streaming or handler.request_deserializer is None:
-            wrapped = wrap(inner, method, lambda request: request)
+            wrapped = wrap(inner, method, check, lambda request: request)
             return make(wrapped, handler.request_deserializer, handler.response_serializer)
-        return make(wrap(inner, method, handler.request_deserializer), None, handler.response_serializer)
+        wrapped = wrap(inner, method, check, handler.request_deserializer)
+        return make(wrapped, None, handler.response_serializer)
 
 
 def _arity(streaming: bool) -> str:
     return "stream" if streaming else "unary"
 
 
-def _wrap_coroutine(inner: Behaviour, method: str, parse: Parse) -> Behaviour:
+def _wrap_coroutine(inner: Behaviour, method: str, check: Behaviour, parse: Parse) -> Behaviour:
     async def call(request: object, context: Context) -> object:
         try:
+            check(context)
             return await inner(_parsed(request, parse), context)
         except (Exception, asyncio.CancelledError) as error:
             await _abort(error, context, method)
@@ -118,9 +127,10 @@ def _wrap_coroutine(inner: Behaviour, method: str, parse: Parse) -> Behaviour:
     return call
 
 
-def _wrap_generator(inner: Behaviour, method: str, parse: Parse) -> Behaviour:
+def _wrap_generator(inner: Behaviour, method: str, check: Behaviour, parse: Parse) -> Behaviour:
     async def call(request: object, context: Context) -> AsyncIterator[object]:
         try:
+            check(context)
             async with aclosing(inner(_parsed(request, parse), context)) as messages:
                 async for message in messages:
                     yield message

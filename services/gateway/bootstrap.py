@@ -73,11 +73,13 @@ async def serve(
         stack.callback(outbox.close)
         metrics_server, metrics_url = metrics.serve(config.metrics_listen)
         stack.callback(metrics_server.shutdown)
-        bus = await Bus.connect(config.nats_url, "gateway")
+        bus = await Bus.connect(config.nats_url, "gateway", config.nats_tls)
         stack.push_async_callback(bus.close)
         lane_bytes = kit_grpc.LANE_MESSAGE_BYTES
-        scheduler = kit_grpc.channel(config.scheduler_target, max_message_bytes=lane_bytes)
-        usage = kit_grpc.channel(config.usage_target)
+        scheduler = kit_grpc.channel(
+            config.scheduler_target, role="scheduler", tls=config.tls, max_message_bytes=lane_bytes
+        )
+        usage = kit_grpc.channel(config.usage_target, role="usage", tls=config.tls)
         gateway = assemble(
             config,
             bus,
@@ -125,7 +127,7 @@ def assemble(
     registry.register(LiveState(generations, outbox))
     views: list[KvView[Any]] = [key_view, route_view]
     health = Health(generations=generations, lane=lane, views=views, routes=route_table, records=records)
-    server = kit_grpc.Server(config.grpc_listen)
+    server = kit_grpc.Server(config.grpc_listen, tls=config.public_tls)
     servicer = InferenceServicer(generations, keyring, meters.refused)
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.aio)
     faces: list[Face] = [
@@ -173,7 +175,7 @@ async def _serve(
 ) -> None:
     try:
         target = await gateway.grpc.start([SERVICE])
-        url = await gateway.http.start(gateway.config.http_listen)
+        url = await gateway.http.start(gateway.config.http_listen, gateway.config.public_tls)
         _log.info("listening", grpc=target, http=url, metrics=metrics_url)
         ready = asyncio.Event()
         tasks.append(_background("health", _tell_health(gateway, ready)))

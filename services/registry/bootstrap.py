@@ -24,13 +24,18 @@ if TYPE_CHECKING:
     from services.registry.config import RegistryConfig
 
 SERVICE = "tokenloom.api.registry.v1.RegistryService"
+CALLERS = {
+    SERVICE: ("operator",),
+    f"{SERVICE}/JoinWorker": ("worker",),
+    f"{SERVICE}/RenewLease": ("worker",),
+}
 FLUSH_S = 2.0
 _log = log.get("registry")
 
 
 async def serve(config: RegistryConfig, stop: asyncio.Event) -> None:
     """Run the registry until `stop`."""
-    bus = await Bus.connect(config.nats_url, "registry")
+    bus = await Bus.connect(config.nats_url, "registry", config.nats_tls)
     metrics_server, metrics_url = metrics.serve(config.metrics_listen)
     try:
         catalog = Catalog(config.models_dir)
@@ -60,7 +65,7 @@ async def _serve(
     deployments: Deployments,
     metrics_url: str,
 ) -> None:
-    server = Server(config.registry_listen)
+    server = Server(config.registry_listen, tls=config.tls, allowed=CALLERS)
     registry_pb2_grpc.add_RegistryServiceServicer_to_server(RegistryServicer(registry), server.aio)
     tasks = [
         lifecycle.guard(asyncio.create_task(registry.expire_leases(), name="leases")),

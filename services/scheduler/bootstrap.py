@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from services.scheduler.config import SchedulerConfig
 
 SERVICE = "tokenloom.api.scheduler.v1.SchedulerService"
+CALLERS = {SERVICE: ("gateway",), f"{SERVICE}/Inspect": ("gateway", "operator")}
 DEPLOYMENT_STREAM, WORKER_SUBJECT = "DEPLOYMENT", "deployment.v1.worker.*"
 FLUSH_S = 3.0
 _log = log.get("scheduler")
@@ -52,8 +53,10 @@ async def serve(
     exported.outbox_events.set_function(lambda: outbox.pending)
     exported.outbox_age.set_function(lambda: outbox.oldest_age_s)
     steps = StepLoop(desk, exported, closer, depth=config.pipeline_depth, probe_s=config.probe_s)
-    fleet = Fleet(steps, epochs, step_timeout_s=config.step_timeout_s)
-    server = Server(config.scheduler_listen, max_message_bytes=LANE_MESSAGE_BYTES)
+    fleet = Fleet(steps, epochs, step_timeout_s=config.step_timeout_s, tls=config.tls)
+    server = Server(
+        config.scheduler_listen, max_message_bytes=LANE_MESSAGE_BYTES, tls=config.tls, allowed=CALLERS
+    )
     servicer = SchedulerServicer(
         steps, epoch=await epochs.take(), lease_s=config.lease_s, session_messages=config.session_messages
     )
@@ -63,7 +66,7 @@ async def serve(
         _background("steps", steps.turn()),
         _background("time", steps.keep_time()),
         _background("closer", closer.run()),
-        _background("bus", _follow(config.nats_url, fleet, outbox, drained)),
+        _background("bus", _follow(config, fleet, outbox, drained)),
     ]
     try:
         target = await server.start([SERVICE])
@@ -99,9 +102,9 @@ def _desk(config: SchedulerConfig) -> Desk:
     )
 
 
-async def _follow(nats_url: str, fleet: Fleet, outbox: Outbox, drained: asyncio.Event) -> None:
+async def _follow(config: SchedulerConfig, fleet: Fleet, outbox: Outbox, drained: asyncio.Event) -> None:
     """Hear of workers and publish the outbox, once NATS is there."""
-    bus = await Bus.connect(nats_url, "scheduler")
+    bus = await Bus.connect(config.nats_url, "scheduler", config.nats_tls)
 
     def on_event(message: Message) -> None:
         fleet.on_change(events_pb2.WorkerChanged.FromString(message.data))
@@ -123,9 +126,7 @@ async def _drain(config: SchedulerConfig, steps: StepLoop, closer: Closer) -> No
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(config.drain_grace_s):
             await steps.settled()
-    desk.end_all(steps.clock())
-    steps.wake()
-    await asyncio.sleep(0)
+    steps.end_all()
     await _bounded(*(session.flushed() for session in steps.sessions()), closer.flushed())
     for session in steps.sessions():
         session.end()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from services.usage.config import UsageConfig
 
 SERVICE = "tokenloom.api.usage.v1.UsageService"
+CALLERS = {SERVICE: ("gateway", "operator")}
 STREAM, SUBJECTS, DURABLE = "USAGE", ("usage.v1.>",), "ledger"
 KEEP_EVENTS_S = 14 * 24 * 3600.0
 BATCH = 512
@@ -45,11 +46,11 @@ async def serve(config: UsageConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(database.close)
         await database.migrate()
         ledger = Ledger(database, config.usage_lease_s + SETTLING_S)
-        server = Server(config.usage_listen)
+        server = Server(config.usage_listen, tls=config.tls, allowed=CALLERS)
         usage_pb2_grpc.add_UsageServiceServicer_to_server(UsageServicer(ledger), server.aio)
         target = await server.start([SERVICE])
         stack.push_async_callback(server.stop, 2.0)
-        bus = await Bus.connect(config.nats_url, "usage")
+        bus = await Bus.connect(config.nats_url, "usage", config.nats_tls)
         stack.push_async_callback(bus.close)
 
         publisher = await _publish_keys(config, database, bus, stack)

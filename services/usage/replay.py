@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+from typing import TYPE_CHECKING
 
 from nats.js.errors import NotFoundError
 
@@ -18,12 +19,15 @@ from kit.config import ConfigError, load
 from services.usage.bootstrap import DURABLE, STREAM
 from services.usage.config import UsageConfig
 
+if TYPE_CHECKING:
+    import ssl
+
 _log = log.get("replay")
 
 
-async def replay(nats_url: str) -> None:
+async def replay(nats_url: str, tls: ssl.SSLContext | None = None) -> None:
     """Forget what the ledger acknowledged: its service consumes the stream from the start the next time."""
-    bus = await Bus.connect(nats_url, "usage")
+    bus = await Bus.connect(nats_url, "usage", tls)
     try:
         with contextlib.suppress(NotFoundError):
             await bus.js.delete_consumer(STREAM, DURABLE)
@@ -41,7 +45,7 @@ def main() -> int:
         sys.stderr.write(f"usage: {error}\n")
         return 2
     log.configure("usage", fmt=config.log_format, level=config.log_level)
-    asyncio.run(replay(config.nats_url))
+    asyncio.run(replay(config.nats_url, config.nats_tls))
     return 0
 
 

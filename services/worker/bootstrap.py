@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LoadEngine = Callable[[Path], Engine]
+CALLERS = {SERVICE: ("scheduler",)}
 _log = log.get("worker")
 
 
@@ -43,13 +44,15 @@ async def serve(
     """Run a worker until `stop`; `load` replaces the engine, and its metrics go to `registry`."""
     metrics_server, metrics_url = metrics.serve(config.metrics_listen)
     servicer = WorkerServicer(config.worker_id, uuid.uuid4().hex)
-    server = Server(config.worker_listen, max_message_bytes=LANE_MESSAGE_BYTES)
+    server = Server(
+        config.worker_listen, max_message_bytes=LANE_MESSAGE_BYTES, tls=config.tls, allowed=CALLERS
+    )
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.aio)
     target = await server.start([SERVICE])
     reached_at = advertised(target, config.worker_advertise_host)
     _log.info("listening", target=target, reached_at=reached_at, metrics=metrics_url)
     try:
-        async with channel(config.registry_target) as registry_channel:
+        async with channel(config.registry_target, role="registry", tls=config.tls) as registry_channel:
             link = RegistryLink(
                 registry_pb2_grpc.RegistryServiceStub(registry_channel),
                 Identity(config.worker_id, reached_at, servicer.incarnation, config.worker_model),

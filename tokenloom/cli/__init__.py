@@ -14,6 +14,7 @@ _VERBS = {
     "cancel": "end a running generation",
     "usage": "read the ledger",
     "models": "import and list models",
+    "certs": "make or renew the platform's certificates",
 }
 
 

@@ -18,6 +18,7 @@ from tokenloom.api.events.v1 import events_pb2
 from tokenloom.api.worker.v1 import worker_pb2, worker_pb2_grpc
 
 if TYPE_CHECKING:
+    from kit.tls import Identity
     from services.scheduler.adapters.epochs import EpochStore
     from services.scheduler.adapters.step_loop import StepLoop
 
@@ -43,10 +44,13 @@ class Fleet:
     stays attached whatever becomes of its lease.
     """
 
-    def __init__(self, steps: StepLoop, epochs: EpochStore, *, step_timeout_s: float) -> None:
+    def __init__(
+        self, steps: StepLoop, epochs: EpochStore, *, step_timeout_s: float, tls: Identity | None = None
+    ) -> None:
         self._steps = steps
         self._epochs = epochs
         self._step_timeout_s = step_timeout_s
+        self._tls = tls
         self._attachments: dict[str, Attachment] = {}
 
     def on_change(self, change: events_pb2.WorkerChanged) -> None:
@@ -71,7 +75,7 @@ class Fleet:
     def _replace(self, change: events_pb2.WorkerChanged, current: Attachment | None) -> None:
         if current is not None:
             current.task.cancel()
-        attachment = Attachment(change, self._steps, self._epochs, self._step_timeout_s)
+        attachment = Attachment(change, self._steps, self._epochs, self._step_timeout_s, self._tls)
         after = current.task if current is not None else None
         attachment.task = lifecycle.guard(
             asyncio.create_task(attachment.run(after), name=f"worker {change.worker_id}")
@@ -91,13 +95,19 @@ class Attachment:
     task: asyncio.Task[None]
 
     def __init__(
-        self, change: events_pb2.WorkerChanged, steps: StepLoop, epochs: EpochStore, step_timeout_s: float
+        self,
+        change: events_pb2.WorkerChanged,
+        steps: StepLoop,
+        epochs: EpochStore,
+        step_timeout_s: float,
+        tls: Identity | None,
     ) -> None:
         self.incarnation = change.incarnation
         self._change = change
         self._steps = steps
         self._epochs = epochs
         self._step_timeout_s = step_timeout_s
+        self._tls = tls
         self._replica: Replica | None = None
         self._wanted = True
         self._draining = False
@@ -137,7 +147,9 @@ class Attachment:
             await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
 
     async def _attach(self) -> None:
-        async with channel(self._change.target, max_message_bytes=LANE_MESSAGE_BYTES) as worker_channel:
+        async with channel(
+            self._change.target, role="worker", tls=self._tls, max_message_bytes=LANE_MESSAGE_BYTES
+        ) as worker_channel:
             stub: Any = worker_pb2_grpc.WorkerServiceStub(worker_channel)
             described = await stub.Describe(worker_pb2.DescribeRequest(), timeout=DESCRIBE_S)
             replica = Replica(await self._check(described), self._step_timeout_s)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
+from kit.tls import server_context
 from services.gateway.adapters.http.errors import contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from kit.errors import ServiceError
+    from kit.tls import KeyPair
 
 _UNIX = "unix:"
 _GRACE_S = 3.0
@@ -42,15 +44,16 @@ class HttpServer:
             app, handler_cancellation=True, access_log=None, logger=_logger(), shutdown_timeout=_GRACE_S
         )
 
-    async def start(self, listen: str) -> str:
+    async def start(self, listen: str, tls: KeyPair | None = None) -> str:
         """Listen; returns the base URL, port 0 resolved."""
+        context = server_context(tls) if tls else None
         await self._runner.setup()
         if listen.startswith(_UNIX):
-            await web.UnixSite(self._runner, listen.removeprefix(_UNIX)).start()
+            await web.UnixSite(self._runner, listen.removeprefix(_UNIX), ssl_context=context).start()
             return listen
         host, _, port = listen.rpartition(":")
-        await web.TCPSite(self._runner, host, int(port), backlog=1024).start()
-        return f"http://{host}:{self._runner.addresses[0][1]}"
+        await web.TCPSite(self._runner, host, int(port), backlog=1024, ssl_context=context).start()
+        return f"{'https' if tls else 'http'}://{host}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
         """Stop listening, let handlers say their last within a short grace, then cancel them."""

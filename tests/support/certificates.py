@@ -1,0 +1,37 @@
+"""Certificates for the tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kit.tls import Identity, KeyPair
+from tokenloom import certificates
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Authority:
+    """A directory as `tokenloom certs` writes it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.renew()
+
+    def renew(self) -> None:
+        certificates.make(self.directory, days=1)
+
+    @property
+    def ca(self) -> Path:
+        return self.directory / "ca.pem"
+
+    def pair(self, role: str) -> KeyPair:
+        return KeyPair(self.directory / f"{role}.pem", self.directory / f"{role}.key")
+
+    def identity(self, role: str) -> Identity:
+        return Identity(self.pair(role), self.ca)
+
+    def settings(self, role: str) -> dict[str, str]:
+        pair = self.pair(role)
+        names = {"TOKENLOOM_TLS_CA": self.ca, "TOKENLOOM_TLS_CERT": pair.cert, "TOKENLOOM_TLS_KEY": pair.key}
+        return {name: str(path) for name, path in names.items()}
