@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from services.gateway.core.choice import Cursor
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -23,7 +25,7 @@ class Reader:
         self.left = False
         # How to interrupt the task that reads; a face that must say something first sets its own.
         self.turn_away: Callable[[asyncio.Task[object]], object] = asyncio.Task.cancel
-        self._choices = choices
+        self._cursors = [Cursor(choice) for choice in choices]
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
         self._bytes = 0
@@ -37,7 +39,7 @@ class Reader:
         self._task = asyncio.current_task()
         self._unread_since = None
         while True:
-            if pieces := [piece for choice in self._choices if (piece := choice.take())]:
+            if pieces := [piece for cursor in self._cursors if (piece := cursor.take())]:
                 self._bytes = 0
                 return pieces
             if self._closed:

@@ -62,11 +62,9 @@ class Piece:
 
 
 class ChoiceAssembler:
-    """Turns a choice's tokens into text and pieces.
+    """Turns a choice's tokens into text: `feed` for every committed token, `end` once.
 
-    The owner calls `feed` for every committed token and `end` once; the writer calls `take` whenever its
-    reader can take more, and gets everything that waits as one piece. Nothing is queued twice: what
-    waits is the tail of `records`.
+    Nothing is queued: what a reader has yet to get is the tail of `records` beyond its `Cursor`.
     """
 
     def __init__(self, vocabulary: Vocabulary, stop: Sequence[str] = (), *, choice: int = 0) -> None:
@@ -74,12 +72,10 @@ class ChoiceAssembler:
         self.records: list[TokenRecord] = []
         self.finish_reason: FinishReason | None = None
         self.error_reason = ""
+        self.tail = ""  # text beyond the last token's, known at the end
+        self._vocabulary, self._stop = vocabulary, stop
         self._detokenizer = Detokenizer(vocabulary)
         self._matcher = StopMatcher(stop)
-        self._tail = ""
-        self._taken = 0
-        self._taken_chars = 0
-        self._said_end = False
 
     def feed(self, tokens: Iterable[NewToken]) -> bool:
         """Take committed tokens in order; True when one of them completed a stop string.
@@ -104,28 +100,24 @@ class ChoiceAssembler:
         self.finish_reason = reason
         self.error_reason = error_reason
         scan = self._matcher.feed(self._detokenizer.flush())
-        self._tail = scan.text + self._matcher.flush()
+        self.tail = scan.text + self._matcher.flush()
 
-    def take(self) -> Piece | None:
-        """Everything not yet taken, as one piece; None when there is nothing to say."""
-        if not self.waiting:
-            return None
-        tokens = tuple(self.records[self._taken :])
-        text = "".join([record.text for record in tokens])
-        if self.finish_reason is not None:
-            text += self._tail
-            self._said_end = True
-        piece = Piece(self.choice, self._taken, text, self._taken_chars, tokens, self.finish_reason)
-        self._taken += len(tokens)
-        self._taken_chars += len(text)
-        return piece
+    def cut(self, count: int, reason: FinishReason, error_reason: str = "") -> None:
+        """End as another decided: after `count` tokens at most, whatever was fed beyond."""
+        if len(self.records) <= count:
+            self.end(reason, error_reason)
+            return
+        kept = self.tokens[:count]
+        self.records.clear()
+        self.finish_reason, self.tail = None, ""
+        self._detokenizer, self._matcher = Detokenizer(self._vocabulary), StopMatcher(self._stop)
+        self.feed(kept)
+        self.end(reason, error_reason)
 
     @property
-    def waiting(self) -> bool:
-        """Whether `take` would return a piece."""
-        if self.finish_reason is not None:
-            return not self._said_end
-        return self._taken < len(self.records)
+    def tokens(self) -> list[NewToken]:
+        """The tokens kept, as they were fed."""
+        return [NewToken(record.token_id, record.logprob, record.top) for record in self.records]
 
     @property
     def output_tokens(self) -> int:
@@ -140,7 +132,45 @@ class ChoiceAssembler:
     @property
     def text(self) -> str:
         """All text that is certain."""
-        return "".join([record.text for record in self.records]) + self._tail
+        return "".join([record.text for record in self.records]) + self.tail
+
+
+class Cursor:
+    """One reader's place in one choice."""
+
+    __slots__ = ("_chars", "_choice", "_said_end", "_taken")
+
+    def __init__(self, choice: ChoiceAssembler, from_index: int = 0) -> None:
+        """`from_index` is the first token wanted; those before it may still be to come."""
+        self._choice = choice
+        self._taken = from_index
+        self._chars: int | None = None
+        self._said_end = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `take` would return a piece."""
+        if self._choice.finish_reason is not None:
+            return not self._said_end
+        return self._taken < len(self._choice.records)
+
+    def take(self) -> Piece | None:
+        """Everything not yet taken, as one piece; None when there is nothing to say."""
+        if not self.waiting:
+            return None
+        choice = self._choice
+        start = min(self._taken, len(choice.records))
+        if self._chars is None:
+            self._chars = sum([len(record.text) for record in choice.records[:start]])
+        tokens = tuple(choice.records[start:])
+        text = "".join([record.text for record in tokens])
+        if choice.finish_reason is not None:
+            text += choice.tail
+            self._said_end = True
+        piece = Piece(choice.choice, start, text, self._chars, tokens, choice.finish_reason)
+        self._taken = start + len(tokens)
+        self._chars += len(text)
+        return piece
 
 
 def rebuild(

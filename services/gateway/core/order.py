@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from services.gateway.core.limits import Priority
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +21,24 @@ class Sampling:
     min_p: float = 0.0
     seed: int = 0
     top_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One request. Times are monotonic seconds of this gateway."""
+
+    request_id: int
+    tenant_id: str
+    model_version: str
+    tokenizer_version: str
+    prompt_token_ids: Sequence[int]
+    max_output_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    n: int = 1
+    stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    priority: Priority = Priority.STANDARD
+    resume: bool = False  # goes on after a loss though tokens were sent
+    resume_lease_s: float = 0.0  # runs on for so long without a reader; 0: ends with its last one
+    received: float = 0.0
+    deadline: float | None = None

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+# Failures of the platform's present state: another try may succeed.
+_FOR_NOW = frozenset({"NO_CAPACITY", "DRAINING"})
+
+
 class FinishReason(enum.IntEnum):
     """Why a choice or request ended; numbered as in the inference proto, rising in severity."""
 
@@ -52,6 +56,16 @@ class Closed:
     total_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How an owner closed a request: all that another gateway needs to say the same."""
+
+    closed: Closed
+    output_tokens: tuple[int, ...]
+    reasons: tuple[FinishReason, ...]
+    error_reason: str = ""
+
+
 def request_reason(reasons: Iterable[FinishReason]) -> FinishReason:
     """The most severe reason of a request's choices; there is at least one."""
     return max(reasons)
@@ -82,15 +96,34 @@ def close(
 
 
 def error_of(error_reason: str = "") -> ServiceError:
-    """The error that ends a request which finished with ERROR; `error_reason` is the scheduler's."""
+    """The error that ends a request which finished with ERROR, for the reason its owner closed it with."""
     reason = error_reason or "INTERNAL"
-    return ServiceError(Code.INTERNAL, reason, "the generation failed; nothing is billed for it")
+    message = "the generation failed; nothing is billed for it"
+    if reason in _FOR_NOW:
+        return ServiceError(Code.UNAVAILABLE, reason, message, retry_after_ms=1000)
+    return ServiceError(Code.INTERNAL, reason, message)
 
 
 def ownership_lost() -> ServiceError:
     """The error that a caller gets from a gateway that may not say how the request ended."""
     message = "the gateway was cut off and no longer owns the request; ask for its id to see how it ended"
     return ServiceError(Code.UNAVAILABLE, "OWNERSHIP_LOST", message)
+
+
+def handed_over() -> ServiceError:
+    """The error that a caller gets from a gateway that leaves while the request goes on."""
+    message = "the gateway shuts down; attach with the request id at another gateway"
+    return ServiceError(Code.UNAVAILABLE, "DRAINING", message, retry_after_ms=0)
+
+
+def cancelled() -> ServiceError:
+    """The error of a request that was cancelled before it was accepted."""
+    return ServiceError(Code.CANCELLED, "CANCELLED", "the request was cancelled")
+
+
+def no_scheduler() -> ServiceError:
+    """The error while there is no scheduler to ask."""
+    return ServiceError(Code.UNAVAILABLE, "NO_CAPACITY", "no scheduler is reachable", retry_after_ms=1000)
 
 
 def _milliseconds(seconds: float) -> float:

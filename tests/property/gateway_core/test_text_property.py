@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from services.gateway.core.choice import ChoiceAssembler, NewToken, rebuild
+from services.gateway.core.choice import NewToken, rebuild
 from services.gateway.core.detokenize import Detokenizer, decode
 from services.gateway.core.outcome import FinishReason
 from services.gateway.core.vocabulary import Vocabulary
 from tests.property.gateway_core.rules import cut_at_stop
-from tests.unit.gateway_core.toy import byte_fallback, byte_level_json, characters, toy
+from tests.unit.gateway_core.toy import ReadChoice, byte_fallback, byte_level_json, characters, toy
 
 VOCABULARY = toy().vocabulary
 LIBRARY = Tokenizer.from_str(byte_level_json())
@@ -63,7 +63,7 @@ def test_encoding_and_decoding_lose_nothing(text):
 def test_pieces_carry_each_token_once_in_order_and_the_same_text_whatever_the_readers_speed(
     ids, stops, takes, reason
 ):
-    choice = ChoiceAssembler(VOCABULARY, stops)
+    choice = ReadChoice(VOCABULARY, stops)
     pieces = []
     for token_id, take in zip(ids, takes, strict=False):
         choice.feed([NewToken(token_id)])

@@ -1,12 +1,12 @@
-from services.gateway.core.choice import Alternative, ChoiceAssembler, NewToken, rebuild
+from services.gateway.core.choice import Alternative, NewToken, rebuild
 from services.gateway.core.outcome import FinishReason
-from tests.unit.gateway_core.toy import EOS, characters
+from tests.unit.gateway_core.toy import EOS, ReadChoice, characters
 
 
 def written(text, stop=(), **kwargs):
     """An assembler and the tokens, one a byte, that write `text`."""
     vocabulary, ids = characters(text)
-    return ChoiceAssembler(vocabulary, stop, **kwargs), [NewToken(i) for i in ids]
+    return ReadChoice(vocabulary, stop, **kwargs), [NewToken(i) for i in ids]
 
 
 def test_each_token_is_a_piece_with_its_number_when_the_reader_keeps_up():

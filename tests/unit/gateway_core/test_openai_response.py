@@ -5,11 +5,11 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from kit.errors import Code, ServiceError, invalid
-from services.gateway.core.choice import Alternative, ChoiceAssembler, NewToken
+from services.gateway.core.choice import Alternative, NewToken
 from services.gateway.core.openai_request import parse_openai
 from services.gateway.core.openai_response import OpenAIResponse, error_body, failure
 from services.gateway.core.outcome import FinishReason, Timings, close
-from tests.unit.gateway_core.toy import characters
+from tests.unit.gateway_core.toy import ReadChoice, characters
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}
@@ -25,7 +25,7 @@ def response(face, **fields):
 def written(text, reason=None, *, logprobs=False):
     """A choice that wrote `text`, one token a byte."""
     vocabulary, ids = characters(text)
-    choice = ChoiceAssembler(vocabulary)
+    choice = ReadChoice(vocabulary)
     for number, token_id in enumerate(ids):
         top = (Alternative(token_id, -0.5), Alternative(ids[0], -1.0))
         choice.feed([NewToken(token_id, -0.5 - number, top) if logprobs else NewToken(token_id)])
@@ -154,7 +154,7 @@ def test_no_logprobs_unless_asked_for():
 
 def test_an_impossible_token_is_still_json():
     vocabulary, ids = characters("a")
-    choice = ChoiceAssembler(vocabulary)
+    choice = ReadChoice(vocabulary)
     choice.feed([NewToken(ids[0], float("-inf"))])
     body = response("completions", logprobs=0).chunk(choice.take())
     assert "-9999.0" in json.dumps(body, allow_nan=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from kit.artifacts import Manifest
+from services.gateway.core.choice import ChoiceAssembler, Cursor
 from services.gateway.core.tokenizing import ModelTokenizer
 
 if TYPE_CHECKING:
@@ -103,3 +104,11 @@ def characters(text: str) -> tuple[Vocabulary, list[int]]:
 def _ids_of_bytes() -> dict[bytes, int]:
     vocabulary = toy().vocabulary
     return {vocabulary.token_bytes(token_id): token_id for token_id in range(len(vocabulary))}
+
+
+class ReadChoice(ChoiceAssembler):
+    """A choice with one reader, which starts at `from_index`."""
+
+    def __init__(self, vocabulary, stop=(), *, choice=0, from_index=0):
+        super().__init__(vocabulary, stop, choice=choice)
+        self.take = Cursor(self, from_index).take
