@@ -59,7 +59,6 @@ HTTP_CASES = [
     ({**GOOD, "priority": "emperor"}, 400, "INVALID_REQUEST", "priority"),
     ({**GOOD, "presencePenalty": 0.5}, 400, "INVALID_REQUEST", "presencePenalty"),
     ({**GOOD, "logitBias": {"1": 2}}, 400, "INVALID_REQUEST", "logitBias"),
-    ({**GOOD, "resume": True}, 400, "INVALID_REQUEST", "resume"),
     ({**GOOD, "flavour": "sweet"}, 400, "INVALID_REQUEST", "flavour"),
     ([], 400, "INVALID_REQUEST", ""),
     (b"{", 400, "INVALID_REQUEST", ""),

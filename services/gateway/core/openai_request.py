@@ -27,7 +27,7 @@ Face = Literal["chat", "completions"]
 # fmt: off
 SAME = {
     "model", "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop",
-    "ignore_eos", "deadline_ms", "priority",
+    "ignore_eos", "deadline_ms", "priority", "resume",
 }
 MAPPED: dict[Face, set[str]] = {
     "chat": {

@@ -103,6 +103,7 @@ class GenerationSpec(PromptSpec):
         None, ge=0, le=MAX_TOP_LOGPROBS, description=f"an integer from 0 to {MAX_TOP_LOGPROBS}"
     )
     ignore_eos: bool = Field(False, description="true or false")
+    resume: bool = Field(False, description="true or false")
     priority: Literal["interactive", "standard", "batch"] | None = Field(
         None, description="'interactive', 'standard' or 'batch'"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from kit.errors import invalid
-from services.gateway.core.spec import ChatMessage, GenerationSpec, PromptSpec
+from services.gateway.core.spec import INT32_MAX, MAX_CHOICES, ChatMessage, GenerationSpec, PromptSpec
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -29,10 +30,12 @@ LATER: dict[str, object] = {
     "repetition_penalty": 1,
     "logit_bias": {},
     "min_tokens": 0,
-    "resume": False,
 }
 INPUTS = ("prompt", "prompt_token_ids", "messages")
 _MAX_NAME_CHARS = 64
+_START = re.compile(r"[0-9]{1,10}(,[0-9]{1,10})*", re.ASCII)
+_MAX_START_CHARS = 11 * MAX_CHOICES
+_START_ALLOWED = f"a token's number from 0 to {INT32_MAX}, or one for each choice, separated by commas"
 _SPELLINGS: dict[Naming, Spelling] = {"camel": to_camel, "snake": str}
 
 
@@ -67,6 +70,27 @@ def parse_generation(data: object, naming: Naming = "camel") -> GenerationSpec:
 def parse_prompt(data: object, naming: Naming = "camel") -> PromptSpec:
     """Validate what CountTokens takes: `model` and one of `prompt` and `messages`."""
     return _parse(PromptSpec, data, _SPELLINGS[naming])
+
+
+def parse_start(text: str, field: str) -> tuple[int, ...]:
+    """Where a reader starts: `N`, the first token wanted of every choice, or `N,M,...`, one for each."""
+    if len(text) <= _MAX_START_CHARS and _START.fullmatch(text):
+        return check_start(tuple(map(int, text.split(","))), field)
+    raise invalid(field, f"{field} must be {_START_ALLOWED}")
+
+
+def check_start(indices: tuple[int, ...], field: str) -> tuple[int, ...]:
+    """Refuse what can be no choice's next token."""
+    if len(indices) > MAX_CHOICES or not all(0 <= index <= INT32_MAX for index in indices):
+        raise invalid(field, f"{field} must be {_START_ALLOWED}")
+    return indices
+
+
+def start_of_each(indices: tuple[int, ...], choices: int, field: str) -> tuple[int, ...]:
+    """The first token wanted of each of so many choices; nothing said means all."""
+    if len(indices) not in {0, 1, choices}:
+        raise invalid(field, f"{field} must have one index, or one for each of {choices} choices")
+    return indices if len(indices) == choices else (indices or (0,)) * choices
 
 
 def body_object(data: object) -> Mapping[str, Any]:

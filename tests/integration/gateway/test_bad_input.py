@@ -69,7 +69,6 @@ BAD_FIELDS = [
     ({"temperature": float("nan")}, "temperature"),
     ({"minP": float("inf")}, "minP"),
     ({"deadlineMs": 0}, "deadlineMs"),
-    ({"resume": True}, "resume"),
     ({"logitBias": {"1": 5}}, "logitBias"),
     ({"unheardOf": 1}, "unheardOf"),
     ({"model": ""}, "model"),

@@ -1,7 +1,7 @@
 import pytest
 
 from kit.errors import Code, ServiceError
-from services.gateway.core.ids import MAX_REQUEST_ID, format_id, parse_id
+from services.gateway.core.ids import MAX_REQUEST_ID, Key, format_id, parse_id, parse_key, parse_reference
 
 
 @pytest.mark.parametrize("number", [1, 0xABC, 2**62, MAX_REQUEST_ID])
@@ -42,4 +42,30 @@ def test_only_positive_63_bit_numbers_have_a_public_form(number):
 def test_a_malformed_id_is_not_found_and_never_a_prefix_match(text):
     with pytest.raises(ServiceError) as caught:
         parse_id(text)
+    assert (caught.value.code, caught.value.reason) == (Code.NOT_FOUND, "NOT_FOUND")
+
+
+@pytest.mark.parametrize("key", ["a", "gen-8", "!~", "key:x", "a/b?c=%2F", "z" * 255])
+def test_a_key_names_a_generation_by_its_prefix(key):
+    assert parse_key(key, "Idempotency-Key") == parse_reference(f"key:{key}") == Key(key)
+
+
+def test_a_reference_without_the_prefix_is_the_servers_id():
+    assert parse_reference("gen-0000000000000abc") == 0xABC
+
+
+BAD_KEYS = ["", " ", "a b", "a\n", "\ta", "\x7f", "caf\u00e9", "z" * 256, "\ud800"]
+
+
+@pytest.mark.parametrize("key", BAD_KEYS)
+def test_a_malformed_key_is_refused_by_the_field_that_gave_it(key):
+    with pytest.raises(ServiceError) as caught:
+        parse_key(key, "Idempotency-Key")
+    assert (caught.value.code, caught.value.field) == (Code.INVALID_ARGUMENT, "Idempotency-Key")
+
+
+@pytest.mark.parametrize("key", BAD_KEYS)
+def test_a_malformed_key_names_no_generation(key):
+    with pytest.raises(ServiceError) as caught:
+        parse_reference(f"key:{key}")
     assert (caught.value.code, caught.value.reason) == (Code.NOT_FOUND, "NOT_FOUND")

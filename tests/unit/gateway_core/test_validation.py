@@ -3,11 +3,18 @@ import json
 import pytest
 
 from kit.errors import Code, ServiceError
-from services.gateway.core.validation import parse_generation, parse_json, parse_prompt
+from services.gateway.core.validation import (
+    parse_generation,
+    parse_json,
+    parse_prompt,
+    parse_start,
+    start_of_each,
+)
 
 GOOD = {"model": "m", "prompt": "hello"}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 INT64 = 2**63
+INT32 = 2**31 - 1
 
 
 def refusal(data, naming="camel"):
@@ -44,6 +51,7 @@ def test_every_field_arrives_under_both_spellings():
         "n": 16,
         "logprobs": 20,
         "ignore_eos": True,
+        "resume": True,
         "priority": "batch",
     }
     camel = {"maxOutputTokens", "deadlineMs", "topP", "topK", "minP", "ignoreEos"}
@@ -160,7 +168,6 @@ def test_null_is_as_good_as_missing():
         ("repetitionPenalty", 1.0, 1.1),
         ("logitBias", {}, {"5": 1}),
         ("minTokens", 0, 3),
-        ("resume", False, True),
     ],
 )
 def test_a_field_that_comes_later_is_refused_unless_it_changes_nothing(field, neutral, changing):
@@ -244,3 +251,53 @@ def test_count_tokens_takes_a_prompt_or_messages_only():
         with pytest.raises(ServiceError) as caught:
             parse_prompt(data)
         assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("text", "choices", "each"),
+    [
+        ("0", 3, (0, 0, 0)),
+        ("7", 1, (7,)),
+        ("7", 2, (7, 7)),
+        ("7,0,12", 3, (7, 0, 12)),
+        ("2147483647", 1, (INT32,)),
+    ],
+)
+def test_a_reader_starts_at_one_index_of_every_choice_or_at_one_of_each(text, choices, each):
+    assert start_of_each(parse_start(text, "from"), choices, "from") == each
+
+
+def test_a_reader_that_says_nothing_starts_at_the_first_token():
+    assert start_of_each((), 2, "from_index") == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-1",
+        "1.5",
+        "x",
+        "1,",
+        ",1",
+        "1 ",
+        "\uff11",
+        "2147483648",
+        "9" * 5000,
+        ",".join("1" * 17),
+        "0x1",
+        "1e1",
+    ],
+)
+def test_a_start_that_is_no_index_is_refused_by_its_field(text):
+    with pytest.raises(ServiceError) as caught:
+        parse_start(text, "from")
+    assert (caught.value.code, caught.value.field) == (Code.INVALID_ARGUMENT, "from")
+    assert len(caught.value.message) < 200
+
+
+def test_a_start_for_more_or_fewer_choices_than_there_are_is_refused():
+    for indices, choices in (((1, 2), 1), ((1, 2), 3), ((1, 2, 3), 2)):
+        with pytest.raises(ServiceError) as caught:
+            start_of_each(indices, choices, "from")
+        assert caught.value.field == "from"
