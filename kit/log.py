@@ -36,6 +36,8 @@ def configure(service: str, *, fmt: str = "console", level: str = "INFO") -> Non
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    # The NATS client makes TLS of a plain stream, of which asyncio complains whenever one ends.
+    logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in record.getMessage())
 
 
 def get(name: str) -> FilteringBoundLogger:

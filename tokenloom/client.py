@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 import grpc
@@ -36,6 +37,7 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
+PUBLICLY_TRUSTED = "system"
 # The server ends a request at its deadline and says so: the call itself waits a little longer for that.
 _DEADLINE_MARGIN_S = 5.0
 _UNARY_TIMEOUT_S = 30.0
@@ -64,17 +66,25 @@ class GenerateOptions(TypedDict, total=False):
 
 
 class Client:
-    """A connection to a gateway; use it as an async context. Every method raises `TokenloomError`."""
+    """A connection to a gateway; use it as an async context. Every method raises `TokenloomError`.
 
-    def __init__(self, target: str, api_key: str) -> None:
-        self._channel = grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+    With `ca` it speaks TLS, to a gateway that the authorities in that PEM file vouch for, or, for the word
+    `system`, to one that is publicly trusted.
+    """
+
+    def __init__(self, target: str, api_key: str, *, ca: str | os.PathLike[str] | None = None) -> None:
+        self._channel = _channel(target, ca)
         self._stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(self._channel)
         self._metadata = (("authorization", f"Bearer {api_key}"),)
 
     @classmethod
     def from_env(cls) -> Self:
-        """Connect to TOKENLOOM_GRPC_TARGET with TOKENLOOM_API_KEY; KeyError names the one that is missing."""
-        return cls(os.environ["TOKENLOOM_GRPC_TARGET"], os.environ["TOKENLOOM_API_KEY"])
+        """Connect to TOKENLOOM_GRPC_TARGET with TOKENLOOM_API_KEY, and over TLS where TOKENLOOM_CA is set.
+
+        KeyError names the one that is missing.
+        """
+        known = os.environ
+        return cls(known["TOKENLOOM_GRPC_TARGET"], known["TOKENLOOM_API_KEY"], ca=known.get("TOKENLOOM_CA"))
 
     async def __aenter__(self) -> Self:
         return self
@@ -149,6 +159,13 @@ class Client:
             return await method(request, metadata=self._metadata, timeout=_UNARY_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise error_from(error) from None
+
+
+def _channel(target: str, ca: str | os.PathLike[str] | None) -> grpc.aio.Channel:
+    if not ca:
+        return grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+    roots = None if ca == PUBLICLY_TRUSTED else Path(ca).read_bytes()
+    return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(roots), options=_CHANNEL_OPTIONS)
 
 
 def _set_prompt(request: pb.GenerateRequest | pb.CountTokensRequest, prompt: Prompt) -> None:

@@ -45,6 +45,7 @@ class StackOptions:
     workers: int = 1
     dtype: str = "float32"
     env: dict[str, str] = field(default_factory=dict)
+    tls: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def _start(data_dir: Path, models_dir: Path, options: StackOptions) -> subproces
         *("--data-dir", str(data_dir), "--models-dir", str(models_dir)),
         *("--gateways", str(options.gateways), "--workers", str(options.workers)),
         *(word for name in options.models for word in ("--model", name)),
+        *(["--tls"] if options.tls else []),
     ]
     env = {**os.environ, "TOKENLOOM_WORKER_DTYPE": options.dtype, **options.env}
     with (data_dir / "log").open("w") as log:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 from rich.table import Table
+
+from tokenloom.client import PUBLICLY_TRUSTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,8 +43,11 @@ def read(access: Access, query: Mapping[str, str]) -> list[Row]:
         f"{access.http_url}/v1/usage?{urllib.parse.urlencode(query)}",
         headers={"Authorization": f"Bearer {access.api_key}"},
     )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     try:
+        if access.ca:
+            handlers.append(urllib.request.HTTPSHandler(context=_trusting(access.ca)))
+        opener = urllib.request.build_opener(*handlers)
         with opener.open(request, timeout=_TIMEOUT_S) as response:
             rows: list[Row] = json.load(response)["data"]
             return rows
@@ -62,6 +68,10 @@ def show(rows: Sequence[Row]) -> None:
     if not console.is_terminal:
         console = Console(width=240)
     console.print(table)
+
+
+def _trusting(ca: str) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=None if ca == PUBLICLY_TRUSTED else ca)
 
 
 def _cell(value: object) -> str:

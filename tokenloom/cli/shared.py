@@ -31,15 +31,19 @@ model_option = click.option("--model", help="Model name or name@version; default
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the platform listens, and the key to it."""
+    """Where the platform listens, the key to it, and who vouches for it where it speaks TLS."""
 
     http_url: str
     grpc_target: str
     api_key: str
+    ca: str | None = None
 
     def client(self) -> Client:
         """The SDK, connected there."""
-        return Client(self.grpc_target, self.api_key)
+        try:
+            return Client(self.grpc_target, self.api_key, ca=self.ca)
+        except OSError as error:
+            raise click.ClickException(f"TOKENLOOM_CA: {self.ca} cannot be read: {error.strerror}") from None
 
 
 def find_access(data_dir: Path) -> Access:
@@ -53,7 +57,8 @@ def find_access(data_dir: Path) -> Access:
             f"no platform runs on {data_dir} (start one with `tokenloom up --data-dir {data_dir}`), "
             f"and the environment lacks {', '.join(missing)}"
         )
-    return Access(*(known[name] for name in names))
+    url, target, key = (known[name] for name in names)
+    return Access(url, target, key, known.get("TOKENLOOM_CA"))
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

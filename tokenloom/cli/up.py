@@ -37,12 +37,18 @@ _PORT = click.IntRange(0, 65535)
 )
 @click.option("--nats-url", envvar="TOKENLOOM_NATS_URL", help="Use this NATS instead of starting one.")
 @click.option("--database-url", envvar="TOKENLOOM_DATABASE_URL", help="Keep the ledger there.")
+@click.option(
+    "--tls",
+    is_flag=True,
+    envvar="TOKENLOOM_TLS",
+    help="Mutual TLS between services, TLS for callers; certificates are made in DATA_DIR/certs.",
+)
 @models_dir_option
 def command(**options: Any) -> None:
     """Run the platform in the foreground; Ctrl-C drains it.
 
     Once every service serves, one line starting with `ready` gives the HTTP URL, the gRPC target and a
-    development API key; DATA_DIR/dev.env holds the three for scripts.
+    development API key; DATA_DIR/dev.env holds the three for scripts, and with --tls the authority to trust.
     """
     try:
         asyncio.run(run(Options(**options)))

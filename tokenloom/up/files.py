@@ -97,7 +97,9 @@ def write_private(path: Path, text: str) -> None:
     staged.replace(path)
 
 
-def write_dev_env(data_dir: Path, endpoints: Sequence[Endpoint], api_key: str) -> None:
+def write_dev_env(
+    data_dir: Path, endpoints: Sequence[Endpoint], api_key: str, ca: Path | None = None
+) -> None:
     """Tell clients where to go: the first gateway under the plain names, others numbered from 2."""
     lines = []
     for number, endpoint in enumerate(endpoints, 1):
@@ -105,6 +107,8 @@ def write_dev_env(data_dir: Path, endpoints: Sequence[Endpoint], api_key: str) -
         lines.append(f"TOKENLOOM_HTTP_URL{suffix}={endpoint.http_url}")
         lines.append(f"TOKENLOOM_GRPC_TARGET{suffix}={endpoint.grpc_target}")
         lines.append(f"TOKENLOOM_API_KEY{suffix}={api_key}")
+    if ca:
+        lines.append(f"TOKENLOOM_CA={ca}")
     write_private(data_dir / DEV_ENV, "\n".join(lines) + "\n")
 
 

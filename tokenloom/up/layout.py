@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from tokenloom.up.child import Spec
 from tokenloom.up.files import Endpoint, Secrets
 from tokenloom.up.ports import HOST, Ports
 from tokenloom.up.probes import GrpcProbe
+from tokenloom.up.trust import Trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,9 +28,15 @@ DRAIN_ORDER = ("gateway", "scheduler", "worker", "registry", "usage", "nats")
 _ROOT = Path(tokenloom.__file__).parents[1]
 _NOT_INHERITED = (
     "TOKENLOOM_NATS_URL",
+    "TOKENLOOM_NATS_CA",
     "TOKENLOOM_DATABASE_URL",
     "TOKENLOOM_API_KEY",
     "TOKENLOOM_DEV_API_KEY",
+    "TOKENLOOM_TLS_CA",
+    "TOKENLOOM_TLS_CERT",
+    "TOKENLOOM_TLS_KEY",
+    "TOKENLOOM_PUBLIC_TLS_CERT",
+    "TOKENLOOM_PUBLIC_TLS_KEY",
 )
 
 
@@ -39,6 +47,7 @@ class Layout:
     options: Options
     secrets: Secrets
     sockets: Path
+    trust: Trust = field(default_factory=Trust)
     ports: Ports = field(default_factory=Ports)
     endpoints: list[Endpoint] = field(default_factory=list)
 
@@ -89,7 +98,7 @@ class Layout:
         first = number == 1
         http = f"{HOST}:{self.ports.pick(self.options.http_port if first else 0)}"
         grpc = f"{HOST}:{self.ports.pick(self.options.grpc_port if first else 0)}"
-        self.endpoints.append(Endpoint(f"http://{http}", grpc))
+        self.endpoints.append(Endpoint(f"{self.trust.http}://{http}", grpc))
         settings = {
             "GATEWAY_ID": name,
             "GRPC_LISTEN": grpc,
@@ -99,22 +108,28 @@ class Layout:
         }
         return self._spec(name, "gateway", grpc, settings, nats_port)
 
+    def _nats(self, service: str, port: int) -> dict[str, str]:
+        if self.options.nats_url is None:
+            return {"NATS_URL": nats.url(service, port, self.secrets.nats, self.trust.nats)}
+        ca = os.environ.get("TOKENLOOM_NATS_CA")
+        return {"NATS_URL": self.options.nats_url, **({"NATS_CA": ca} if ca else {})}
+
     def _spec(
         self, name: str, service: str, target: str, settings: Mapping[str, str], nats_port: int
     ) -> Spec:
         metrics = f"{HOST}:{self.ports.pick()}"
-        nats_url = self.options.nats_url or nats.url(service, nats_port, self.secrets.nats)
         common = {
-            "NATS_URL": nats_url,
+            **self._nats(service, nats_port),
             "STATE_DIR": str((self.options.data_dir / "state" / name).resolve()),
             "METRICS_LISTEN": metrics,
+            **self.trust.settings(service),
         }
         own = {f"TOKENLOOM_{key}": value for key, value in {**common, **settings}.items()}
         return Spec(
             name,
             service,
             (sys.executable, "-m", f"services.{service}"),
-            GrpcProbe(target),
+            GrpcProbe(target, partial(self.trust.channel, service=service)),
             {**environment(), **own},
             target=target,
             metrics_url=f"http://{metrics}/metrics",

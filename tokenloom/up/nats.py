@@ -13,6 +13,7 @@ from tokenloom.up.options import UpError
 from tokenloom.up.probes import NatsProbe
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
 
 USERS = ("gateway", "scheduler", "worker", "usage", "registry")
@@ -67,14 +68,17 @@ def permissions(user: str) -> dict[str, Any]:
     return {"publish": publish, "subscribe": {"allow": [f"_INBOX.{user}.>"]}}
 
 
-def config(port: int, store_dir: Path, passwords: Mapping[str, str]) -> str:
-    """The server's configuration; JSON is a subset of its language."""
+def config(
+    port: int, store_dir: Path, passwords: Mapping[str, str], more: Mapping[str, object] | None = None
+) -> str:
+    """The server's configuration, with `more` in it; JSON is a subset of its language."""
     users = [{"user": user, "password": passwords[user], "permissions": permissions(user)} for user in USERS]
     document = {
         "listen": f"127.0.0.1:{port}",
         "server_name": "tokenloom",
         "jetstream": jetstream(store_dir),
         "authorization": {"users": users},
+        **(more or {}),
     }
     return json.dumps(document, indent=1)
 
@@ -88,15 +92,16 @@ def jetstream(store_dir: Path) -> dict[str, str]:
     return {"store_dir": str(store_dir), "sync_interval": "always"}
 
 
-def url(user: str, port: int, passwords: Mapping[str, str]) -> str:
+def url(user: str, port: int, passwords: Mapping[str, str], scheme: str = "nats") -> str:
     """Where `user` connects."""
-    return f"nats://{user}:{passwords[user]}@127.0.0.1:{port}"
+    return f"{scheme}://{user}:{passwords[user]}@127.0.0.1:{port}"
 
 
-def spec(config_path: Path, port: int, env: Mapping[str, str]) -> Spec:
+def spec(config_path: Path, port: int, env: Mapping[str, str], tls: ssl.SSLContext | None = None) -> Spec:
     """The server's process."""
     argv = (str(_binary()), "-c", str(config_path))
-    return Spec("nats", "nats", argv, NatsProbe(port), env, target=f"127.0.0.1:{port}", reads=_worth_reading)
+    probe = NatsProbe(port, tls)
+    return Spec("nats", "nats", argv, probe, env, target=f"127.0.0.1:{port}", reads=_worth_reading)
 
 
 def _binary() -> Path:

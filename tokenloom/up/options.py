@@ -17,7 +17,8 @@ class UpError(Exception):
 class Options:
     """One platform: port 0 picks a free one, `models_dir` defaults to one below `data_dir`.
 
-    `served` names the models; each has `workers` workers of its own.
+    `served` names the models; each has `workers` workers of its own. With `tls` services prove themselves to
+    one another, and callers reach gateways by TLS.
     """
 
     data_dir: Path
@@ -29,6 +30,7 @@ class Options:
     models_dir: Path | None = None
     nats_url: str | None = None
     database_url: str | None = None
+    tls: bool = False
 
     @property
     def worker_models(self) -> list[str]:

@@ -14,6 +14,7 @@ from tokenloom.up.importing import ensure_model
 from tokenloom.up.keeper import Keeper
 from tokenloom.up.layout import DRAIN_ORDER, Layout, environment
 from tokenloom.up.options import Options, Policy
+from tokenloom.up.trust import Trust
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -35,8 +36,9 @@ class Platform:
         self._console = console
         self._policy = policy or Policy()
         self._secrets = files.load_secrets(options.data_dir)
+        trust = Trust.renewed(options.data_dir.resolve() / "certs") if options.tls else Trust()
         sockets = files.make_sockets(options.data_dir)
-        self._layout = Layout(options, self._secrets, sockets)
+        self._layout = Layout(options, self._secrets, sockets, trust)
         self._keepers: list[Keeper] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -79,13 +81,15 @@ class Platform:
             await self._serve([self._nats(nats_port)])
         await self._serve(specs)
         await self._race(self._await_workers())
-        files.write_dev_env(self._options.data_dir, self.endpoints, self.api_key)
+        files.write_dev_env(self._options.data_dir, self.endpoints, self.api_key, self._layout.trust.ca)
 
     def _nats(self, port: int) -> Spec:
         directory = self._options.data_dir.resolve() / "nats"
         config = directory / "nats.conf"
-        files.write_private(config, nats.config(port, directory / "jetstream", self._secrets.nats))
-        return nats.spec(config, port, environment())
+        trust = self._layout.trust
+        store = directory / "jetstream"
+        files.write_private(config, nats.config(port, store, self._secrets.nats, trust.nats_settings()))
+        return nats.spec(config, port, environment(), trust.nats_context())
 
     async def _serve(self, specs: Sequence[Spec]) -> None:
         keepers = [Keeper(spec, self._console, self._policy, self._write_services) for spec in specs]
@@ -117,7 +121,7 @@ class Platform:
 
     async def _await_workers(self) -> None:
         """Serving means little before the scheduler has attached to every worker."""
-        async with grpc.aio.insecure_channel(self._layout.socket("scheduler")) as channel:
+        async with self._layout.trust.channel(self._layout.socket("scheduler"), "scheduler") as channel:
             stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
             attached = 0
             while attached < len(self._options.worker_models):

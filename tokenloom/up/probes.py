@@ -10,6 +10,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
     from tokenloom.up.options import Policy
 
 
@@ -29,16 +32,15 @@ class Probe(Protocol):
 
 
 class GrpcProbe:
-    """Asks grpc.health.v1 about the whole server."""
+    """Asks grpc.health.v1 about the whole server; `connect` makes a channel to a target."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, connect: Callable[[str], grpc.aio.Channel] | None = None) -> None:
         self._target = target
+        self._connect = connect or _in_the_clear
 
     async def __call__(self, answer_s: float) -> Health:
         """One Check on a connection of its own, so that a restarted process is seen at once."""
-        async with grpc.aio.insecure_channel(
-            self._target, options=(("grpc.enable_http_proxy", 0),)
-        ) as channel:
+        async with self._connect(self._target) as channel:
             stub: Any = health_pb2_grpc.HealthStub(channel)
             try:
                 response = await stub.Check(health_pb2.HealthCheckRequest(), timeout=answer_s)
@@ -48,17 +50,22 @@ class GrpcProbe:
         return Health.SERVING if serving else Health.NOT_SERVING
 
 
-class NatsProbe:
-    """Connects and reads the server's greeting."""
+def _in_the_clear(target: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(target, options=(("grpc.enable_http_proxy", 0),))
 
-    def __init__(self, port: int) -> None:
+
+class NatsProbe:
+    """Connects, by TLS where it has a context, and reads the server's greeting."""
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._port = port
+        self._tls = tls
 
     async def __call__(self, answer_s: float) -> Health:
         """One greeting."""
         try:
             async with asyncio.timeout(answer_s):
-                reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls)
                 try:
                     greeting = await reader.readline()
                 finally:
