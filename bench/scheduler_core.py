@@ -23,7 +23,7 @@ def filled_lane(sequences: int, depth: int) -> Lane:
     lane.add_replica("w0", capacity, 1, 0.0)
     for number in range(sequences):
         prompt = tuple((number * 31 + at) % 50_000 for at in range(PROMPT))
-        lane.submit(Request(number + 1, f"tenant{number % 16}", "gateway", prompt, OUTPUT), 0.0)
+        lane.submit(Request(number + 1, f"tenant{number % 16}", prompt, OUTPUT), 0.0)
     return lane
 
 

@@ -12,7 +12,7 @@ import grpc
 
 from kit import log
 from kit.errors import Code, ServiceError, invalid
-from services.scheduler.adapters import protos
+from services.scheduler.adapters import lane_protos
 from services.scheduler.adapters.session import Session
 from services.scheduler.core.errors import AdmissionError
 from services.scheduler.core.messages import FinishReason
@@ -64,14 +64,14 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     ) -> scheduler_pb2.GetGenerationResponse:
         """Return a tenant's record."""
         record = self._desk.records.find(request.request_id, request.tenant_id)
-        return protos.generation(record, self._desk.state(record))
+        return lane_protos.generation(record, self._desk.state(record))
 
     async def CancelGeneration(  # noqa: N802
         self, request: scheduler_pb2.CancelGenerationRequest, context: Context
     ) -> scheduler_pb2.CancelGenerationResponse:
         """Cancel a tenant's request; its owner hears of it as of any end."""
         record = self._desk.records.find(request.request_id, request.tenant_id)
-        state = protos.generation_state(self._desk.state(record))
+        state = lane_protos.generation_state(self._desk.state(record))
         response = scheduler_pb2.CancelGenerationResponse(state=state)
         self._cancel(request.request_id, reason=FinishReason.CANCELLED)
         return response
@@ -135,10 +135,14 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 self._steps.wake()
             case "cancel" if self._desk.owns(session.owner, message.cancel.request_id):
                 self._cancel_owned(message.cancel)
-            case "settle" if self._desk.owns(session.owner, message.settle.request_id):
-                verdict = protos.verdict(message.settle)
-                self._desk.settle(message.settle.request_id, verdict, self._steps.clock())
+            case "settle":
+                verdict = lane_protos.verdict(message.settle)
+                self._desk.settle(session.owner, message.settle.request_id, verdict, self._steps.clock())
                 self._steps.wake()
+            case "attach":
+                self._attach(message.attach, session)
+            case "detach":
+                self._steps.detach_stream(session, message.detach.request_id)
 
     def _submit(self, submit: scheduler_pb2.Submit, owner: str) -> scheduler_pb2.LaneResponse:
         now = self._steps.clock()
@@ -146,7 +150,10 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         revision = workers[0].runtime_revision if workers else ""
         try:
             epoch = self._desk.submit(
-                protos.request(submit, owner, now), protos.order(submit, revision, now, time.time()), now
+                owner,
+                lane_protos.request(submit, now),
+                lane_protos.order(submit, revision, now, time.time()),
+                now,
             )
         except (AdmissionError, ServiceError) as error:
             self._steps.refused(submit.model_version, error.reason)
@@ -156,12 +163,26 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         )
         return scheduler_pb2.LaneResponse(accepted=accepted)
 
+    def _attach(self, attach: scheduler_pb2.Attach, session: Session) -> None:
+        """Answer in the order of what else the stream is told, so that nothing is repeated or missing."""
+        try:
+            self._desk.attach_stream(
+                session.owner,
+                attach.request_id,
+                attach.tenant_id,
+                self._steps.clock(),
+                above=attach.owner_epoch,
+            )
+        except ServiceError as error:
+            session.send(scheduler_pb2.LaneResponse(refused=_refused(attach.request_id, error)))
+        self._steps.wake()
+
     def _cancel_owned(self, cancel: scheduler_pb2.Cancel) -> None:
         self._cancel(
             cancel.request_id,
             choice=cancel.choice if cancel.HasField("choice") else None,
             kept_tokens=cancel.kept_tokens if cancel.HasField("kept_tokens") else None,
-            reason=protos.member(FinishReason, cancel.reason or FinishReason.CANCELLED, "reason"),
+            reason=lane_protos.member(FinishReason, cancel.reason or FinishReason.CANCELLED, "reason"),
         )
 
     def _cancel(

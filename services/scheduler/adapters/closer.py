@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from kit import log
 from kit.outbox import OutboxFull
-from services.scheduler.adapters.protos import finish_reason
+from services.scheduler.adapters.lane_protos import finish_reason
 from services.scheduler.core.messages import FinishReason
 from tokenloom.api.events.v1 import events_pb2
 
 if TYPE_CHECKING:
-    from services.scheduler.core.desk import Closing, Desk
+    from services.scheduler.core.closing import Closing
+    from services.scheduler.core.desk import Desk
 
 RETRY_S = 0.5
 _log = log.get("closer")
@@ -79,9 +80,15 @@ class Closer:
 
 def closed_event(closing: Closing) -> events_pb2.UsageClosed:
     """Write the usage event of a request that the scheduler closes."""
-    order, record, verdict = closing.record.order, closing.record, closing.verdict
+    order, verdict = closing.record.order, closing.verdict
     event = events_pb2.UsageClosed(
-        finish_reason=finish_reason(verdict.finish_reason), output_tokens=sum(verdict.output_tokens)
+        finish_reason=finish_reason(verdict.finish_reason),
+        input_tokens=verdict.input_tokens,
+        cached_tokens=verdict.cached_tokens,
+        output_tokens=sum(verdict.output_tokens),
+        queue_ms=verdict.queue_us / 1e3,
+        ttft_ms=verdict.ttft_us / 1e3,
+        total_ms=verdict.total_us / 1e3,
     )
     event.opened.request_id = order.request_id
     event.opened.owner_epoch = verdict.owner_epoch
@@ -90,15 +97,7 @@ def closed_event(closing: Closing) -> events_pb2.UsageClosed:
     event.opened.tokenizer_version = order.tokenizer_version
     event.opened.runtime_revision = order.runtime_revision
     event.opened.opened_time.FromNanoseconds(int(order.opened_time * 1e9))
-    if record.end is not None:
-        event.input_tokens = record.end.input_tokens
-        event.cached_tokens = record.end.cached_tokens
-        event.queue_ms = record.end.queue_s * 1e3
     if verdict.finish_reason is not FinishReason.ERROR:
         event.billable_tokens = event.input_tokens + event.output_tokens
-    if record.first_token_at is not None:
-        event.ttft_ms = (record.first_token_at - order.accepted_at) * 1e3
-    total_s = closing.closed_at - order.accepted_at
-    event.total_ms = total_s * 1e3
-    event.closed_time.FromNanoseconds(int((order.opened_time + total_s) * 1e9))
+    event.closed_time.FromNanoseconds(int(order.opened_time * 1e9) + verdict.total_us * 1000)
     return event

@@ -10,11 +10,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from kit.metrics import REGISTRY, STEP_BUCKETS
 
 if TYPE_CHECKING:
+    from services.scheduler.core.desk import Desk
     from services.scheduler.core.limits import Counters, LaneStatus
 
 PREFIX = "tokenloom_scheduler"
 MODEL = "model_version"
-CANCEL_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+# Fine where a step plus 50 ms may end, on a GPU and on a CPU.
+CANCEL_BUCKETS = (
+    0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.12, 0.14, 0.16,
+    0.18, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.75, 1.0, 2.5,
+)  # fmt: skip
 OCCUPANCY_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 COUNTED = {
     "steps": "Steps planned.",
@@ -22,6 +27,7 @@ COUNTED = {
     "prefill_tokens": "Prompt tokens scheduled.",
     "decode_tokens": "Output tokens scheduled.",
     "preemptions": "Sequences preempted.",
+    "resumed_sequences": "Sequences of a lost worker that were queued again.",
     "recomputed_tokens": "Tokens computed again after a preemption or a lost worker.",
     "prefix_query_tokens": "Prompt tokens looked up in the prefix cache.",
     "prefix_hit_tokens": "Prompt tokens found in the prefix cache.",
@@ -66,6 +72,12 @@ class SchedulerMetrics:
             CANCEL_BUCKETS,
             MODEL,
         )
+        self.handovers = counter(
+            "handovers", "Requests whose ownership passed to a stream that attached or followed.", MODEL
+        )
+        self.takeovers = counter("takeovers", "Requests closed in a vanished owner's place.", MODEL)
+        self.orphans = gauge("ownerless_requests", "Requests that wait for an owner.")
+        self.followers = gauge("following_streams", "Streams that follow a request, over all requests.")
         self._seen: dict[str, dict[str, int]] = {}
 
     def sample(self, model_version: str, status: LaneStatus, counters: Counters, now: float) -> None:
@@ -82,13 +94,28 @@ class SchedulerMetrics:
             self.last_step_age.labels(model_version).set(now - status.last_step_at)
         self._count(model_version, counters)
 
+    def sample_ownership(self, desk: Desk) -> None:
+        """Read who owns and follows."""
+        self.orphans.set(len(desk.ownership.orphans))
+        self.followers.set(desk.ownership.followed)
+        tally = desk.tally
+        for name, counted, totals in (
+            ("handovers", self.handovers, tally.handovers),
+            ("takeovers", self.takeovers, tally.takeovers),
+        ):
+            for model_version, total in totals.items():
+                self._raise(counted, model_version, name, total)
+
     def _count(self, model_version: str, counters: Counters) -> None:
-        seen = self._seen.setdefault(model_version, {})
         for item in fields(counters):
             if item.name in self.counted:
-                total = getattr(counters, item.name)
-                self.counted[item.name].labels(model_version).inc(total - seen.get(item.name, 0))
-                seen[item.name] = total
+                self._raise(self.counted[item.name], model_version, item.name, getattr(counters, item.name))
+
+    def _raise(self, counter: Counter, model_version: str, name: str, total: int) -> None:
+        """Bring a counter up to a total kept elsewhere."""
+        seen = self._seen.setdefault(model_version, {})
+        counter.labels(model_version).inc(total - seen.get(name, 0))
+        seen[name] = total
 
     def observe(self, model_version: str, parts: dict[str, float], rows: int) -> None:
         """Note one step's parts, in seconds."""

@@ -9,9 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from kit import log
-from services.scheduler.adapters import protos
+from services.scheduler.adapters import lane_protos, protos
 from services.scheduler.adapters.replica import Replica, Sent
-from services.scheduler.core.desk import INTERNAL, Desk
 from services.scheduler.core.errors import AdmissionError
 from services.scheduler.core.messages import Request
 
@@ -21,10 +20,13 @@ if TYPE_CHECKING:
     from services.scheduler.adapters.closer import Closer
     from services.scheduler.adapters.metrics import SchedulerMetrics
     from services.scheduler.adapters.session import Session
+    from services.scheduler.core.closing import Closing
+    from services.scheduler.core.desk import Desk
     from tokenloom.api.worker.v1 import worker_pb2
 
 TICK_S = 0.05
 SAMPLE_S = 1.0
+PROBE = ""  # tenant of probes, which nobody owns: no record, no audience, no bill
 INTEGRITY_S = 10.0
 _log = log.get("steps")
 
@@ -62,7 +64,7 @@ class StepLoop:
     def disconnect(self, session: Session) -> None:
         """Deliver no more to a stream; the loss starts its lease's clock the last time."""
         if self._sessions.pop(session.owner, None) is not None:
-            self.desk.ownership.renew(session.owner, self.clock())
+            self.desk.disconnect(session.owner, self.clock())
 
     def sessions(self) -> list[Session]:
         """Return the streams that are open."""
@@ -112,6 +114,17 @@ class StepLoop:
         record = self.desk.records.get(request_id)
         if record is not None and record.end is None:
             self._cancels[request_id] = (record.order.model_version, self.clock())
+
+    def detach_stream(self, session: Session, request_id: int) -> None:
+        """Let a gateway stop following, or hand over what it owns."""
+        self._close(self.desk.detach_stream(session.owner, request_id, self.clock()))
+        self.wake()
+
+    def end_all(self) -> None:
+        """End every live request and tell the gateways at once."""
+        now = self.clock()
+        self._close(*self.desk.end_all(now))
+        self._deliver(now)
 
     def wake(self) -> None:
         """Plan and deliver once what has arrived by now is taken in."""
@@ -163,14 +176,21 @@ class StepLoop:
             replica.finish()
 
     def _deliver(self, now: float) -> None:
-        for owner, effects in self.desk.effects(now).items():
-            session = self._sessions.get(owner)
+        for stream, notices in self.desk.effects(now).items():
+            session = self._sessions.get(stream)
             if session is not None:
-                session.send(protos.lane_step(effects))
-            for request_id in protos.request_ids(effects):
-                cancel = self._cancels.pop(request_id, None)
-                if cancel is not None:
-                    self._metrics.cancel_to_free.labels(cancel[0]).observe(now - cancel[1])
+                for message in lane_protos.responses(notices):
+                    session.send(message)
+        for request_id, (model_version, cancelled) in list(self._cancels.items()):
+            record = self.desk.records.get(request_id)
+            if record is None or record.end is not None:
+                del self._cancels[request_id]
+                self._metrics.cancel_to_free.labels(model_version).observe(now - cancelled)
+
+    def _close(self, *closings: Closing | None) -> None:
+        for closing in closings:
+            if closing is not None:
+                self._closer.close(closing)
 
     def _observe(
         self,
@@ -202,8 +222,7 @@ class StepLoop:
             if session is not None:
                 _log.warning("lease ran out", owner=owner)
                 session.end()
-        for closing in closings:
-            self._closer.close(closing)
+        self._close(*closings)
         self._probe(now)
         self.wake()
 
@@ -214,7 +233,7 @@ class StepLoop:
             idle_since = lane.idle_since(replica.replica_id)
             if idle_since is None or now - idle_since < self._probe_s:
                 continue
-            probe = Request(next(self._probe_ids), INTERNAL, INTERNAL, (0,), 1, probes=replica.replica_id)
+            probe = Request(next(self._probe_ids), PROBE, (0,), 1, probes=replica.replica_id)
             try:
                 lane.submit(probe, now)
             except AdmissionError as error:
@@ -223,6 +242,7 @@ class StepLoop:
     def _sample(self, now: float) -> None:
         for model_version, lane in self.desk.lanes.items():
             self._metrics.sample(model_version, lane.status(), lane.counters, now)
+        self._metrics.sample_ownership(self.desk)
         busy = any(replica.in_flight for replica in self._replicas.values())
         gc.collect(0 if busy else 2)
 

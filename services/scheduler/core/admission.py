@@ -98,7 +98,12 @@ class Admission:
         return fleet
 
     def queue(self, request: Request, fleet: Fleet, hits: Hits, now: float) -> None:
-        """Raise AdmissionError when a request, of which the cache has `hits`, would wait too long."""
+        """Raise AdmissionError when a request, of which the cache has `hits`, would wait too long.
+
+        One that a lost scheduler had begun is taken in any case: running streams are protected most.
+        """
+        if request.output:
+            return
         own = self._own(request, fleet, hits)
         ahead = self._queue.ahead(request.priority)
         wait = self._wait(ahead, own, fleet)
@@ -127,6 +132,7 @@ class Admission:
             raise AdmissionError("INVALID_REQUEST", "must be at least 1", "max_output_tokens")
         if not 1 <= request.n <= self._limits.max_choices:
             raise AdmissionError("INVALID_REQUEST", f"must lie in 1 to {self._limits.max_choices}", "n")
+        self._output(request, fleet)
         holds = fleet.largest_pool * fleet.page_size  # positions; the last token needs none
         if prompt > holds:
             message = f"has {prompt} tokens; the KV pages hold up to {holds}"
@@ -134,6 +140,17 @@ class Admission:
         if min(prompt + request.max_output_tokens, fleet.context_length) - 1 > holds:
             message = f"with {prompt} prompt tokens the KV pages allow up to {holds + 1 - prompt}"
             raise AdmissionError("CONTEXT_TOO_LONG", message, "max_output_tokens")
+
+    def _output(self, request: Request, fleet: Fleet) -> None:
+        """Refuse output to go on from that this model could not have made."""
+        if request.output and len(request.output) != request.n:
+            raise AdmissionError("INVALID_REQUEST", "must have one entry a choice", "output")
+        for one in request.output:
+            if len(one.token_ids) > request.max_output_tokens:
+                raise AdmissionError("INVALID_REQUEST", "is longer than max_output_tokens", "output")
+            if one.token_ids and not 0 <= min(one.token_ids) <= max(one.token_ids) < fleet.vocab_size:
+                message = f"token ids must lie in 0 to {fleet.vocab_size - 1}"
+                raise AdmissionError("INVALID_REQUEST", message, "output")
 
     def _bound(self, wait: Wait, pages: float, fleet: Fleet) -> None:
         """Refuse what would make the queue longer than its bounds; an empty queue takes anything."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kit.errors import Code, ServiceError, invalid
-from services.scheduler.core.messages import Capacity, Effect, FinishReason, Request, State
-from services.scheduler.core.ownership import Ownership, same_gateway
-from services.scheduler.core.records import Order, Record, Records, Verdict
+from services.scheduler.core.closing import Closing, verdict_on
+from services.scheduler.core.messages import Capacity, FinishReason, Output, Request, State
+from services.scheduler.core.notices import Attached, Granted, Notice, Settled
+from services.scheduler.core.ownership import Ownership, Promotion, Takeover, same_gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from services.scheduler.core.lane import Lane
+    from services.scheduler.core.records import Order, Record, Records, Verdict
 
-INTERNAL = ""  # owner of probes: no gateway, no record, no bill
 RETRY_AFTER_MS = 2_000
 
 
@@ -30,13 +31,12 @@ class Worker:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """A request that the scheduler closes in its vanished owner's place."""
+@dataclass(slots=True)
+class Tally:
+    """What became of requests whose owner was lost, by model version."""
 
-    record: Record
-    verdict: Verdict
-    closed_at: float  # monotonic seconds
+    handovers: dict[str, int] = field(default_factory=dict)  # to a stream that attached or followed
+    takeovers: dict[str, int] = field(default_factory=dict)  # by the scheduler, which closed them
 
 
 class Desk:
@@ -58,7 +58,8 @@ class Desk:
         self._make_lane = make_lane
         self._vacant_s = vacant_s
         self._vacant_since: dict[str, float] = {}
-        self._out: dict[str, list[Effect]] = {}
+        self.tally = Tally()
+        self._out: dict[str, list[Notice]] = {}
 
     def attach(self, worker: Worker, now: float) -> None:
         """Let a worker serve its model version's lane."""
@@ -79,7 +80,7 @@ class Desk:
         """Return the workers attached to a lane."""
         return [worker for worker in self.workers.values() if worker.model_version == model_version]
 
-    def submit(self, request: Request, order: Order, now: float) -> int:
+    def submit(self, stream: str, request: Request, order: Order, now: float) -> int:
         """Queue a request and return its owner epoch, or raise the refusal.
 
         A gateway whose stream broke may submit a request again that had no token yet: the earlier try ends.
@@ -88,12 +89,41 @@ class Desk:
             raise refusal
         if order.model_version not in self._serving():
             raise unavailable("NO_CAPACITY", f"no worker serves {order.model_version}")
-        self._check_id(order.request_id, request.owner)
-        self.cancel(order.request_id, now)
+        self._check_id(order.request_id, stream)
         self._collect(now)
+        self.cancel(order.request_id, now)
+        self._collect(now, told=False)
         self.lanes[order.model_version].submit(request, now)
-        self.records.open(order)
-        return self.ownership.grant(order.request_id, request.owner)
+        self.records.open(order, request.output or (Output(),) * request.n)
+        return self.ownership.grant(
+            order.request_id, stream, above=order.owner_epoch, resume_lease_s=order.resume_lease_s
+        )
+
+    def attach_stream(
+        self, stream: str, request_id: int, tenant_id: str, now: float, *, above: int = 0
+    ) -> None:
+        """Tell a stream all there is of a request and let it follow, or own what nobody owns; or refuse."""
+        record = self.records.find(request_id, tenant_id)
+        self._collect(now)  # what is told already is in the record, what comes later is not
+        epoch = 0
+        if request_id in self.ownership:
+            before = self.ownership.epoch_of(request_id)
+            epoch = self.ownership.attach(request_id, stream, above)
+            if epoch > before:
+                _count(self.tally.handovers, record)
+        self._tell(stream, Attached(record.copy(), self.state(record), epoch, now))
+
+    def detach_stream(self, stream: str, request_id: int, now: float) -> Closing | None:
+        """Stop following, or hand over what the stream owns; return what nobody is left to close."""
+        self._collect(now)
+        outcome = self.ownership.detach(request_id, stream, now)
+        if isinstance(outcome, Promotion):
+            self._promote(outcome)
+        return self._close(outcome, now) if isinstance(outcome, Takeover) else None
+
+    def disconnect(self, stream: str, now: float) -> None:
+        """Note that a stream broke: its lease runs out unless its gateway attaches on another one."""
+        self.ownership.disconnect(stream, now)
 
     def cancel(
         self,
@@ -119,28 +149,31 @@ class Desk:
             error_reason=error_reason,
         )
 
-    def owns(self, owner: str, request_id: int) -> bool:
+    def owns(self, stream: str, request_id: int) -> bool:
         """Whether a stream speaks for a request: its own, or one of its gateway's broken streams."""
         holder = self.ownership.owner_of(request_id)
-        return holder is not None and same_gateway(holder, owner)
+        return holder is not None and same_gateway(holder, stream)
 
     def state(self, record: Record) -> State:
         """Tell how far a request is: queued until its first prefill step, finished once ended or closed."""
         if record.end is not None or record.verdict is not None:
             return State.FINISHED
         order = record.order
-        return State.RUNNING if self.lanes[order.model_version].started(order.request_id) else State.QUEUED
+        started = self.lanes[order.model_version].started(order.request_id)
+        return State.RUNNING if started or record.first_token_at is not None else State.QUEUED
 
-    def settle(self, request_id: int, verdict: Verdict, now: float) -> None:
-        """Take the owner's verdict; one from a stale ownership changes nothing."""
-        if not self.ownership.settle(request_id, verdict.owner_epoch):
+    def settle(self, stream: str, request_id: int, verdict: Verdict, now: float) -> None:
+        """Take the owner's verdict; one of a stale ownership, or of another gateway, changes nothing."""
+        if not self.owns(stream, request_id) or self.ownership.epoch_of(request_id) != verdict.owner_epoch:
             return
         self.cancel(request_id, now)
         self._collect(now)
+        for follower in self.ownership.release(request_id):
+            self._tell(follower, Settled(request_id, verdict))
         self.records.settle(request_id, verdict, now)
 
     def expire(self, now: float) -> tuple[list[str], list[Closing]]:
-        """End what is out of time; return the owners whose lease ran out and what to close for them."""
+        """End what is out of time; return the streams whose lease ran out and what to close for them."""
         for lane in self.lanes.values():
             lane.expire(now)
         for model_version, since in list(self._vacant_since.items()):
@@ -150,19 +183,23 @@ class Desk:
                     one for one in self.records.unsettled() if one.order.model_version == model_version
                 ]
                 self._end(waiting, now, FinishReason.ERROR, "WORKER_LOST")
-        gone, takeovers = self.ownership.expire(now)
-        for takeover in takeovers:
-            self.cancel(takeover.request_id, now)
         self._collect(now)
-        closings = [self._close(takeover.request_id, takeover.owner_epoch, now) for takeover in takeovers]
+        expired = self.ownership.expire(now)
+        for promotion in expired.promotions:
+            self._promote(promotion)
+        closings = [self._close(takeover, now) for takeover in expired.takeovers]
         self.records.expire(now)
-        return gone, closings
+        return expired.gone, closings
 
-    def end_all(self, now: float) -> None:
-        """End every live request: INCOMPLETE where tokens were committed, else CANCELLED."""
+    def end_all(self, now: float) -> list[Closing]:
+        """End every live request: INCOMPLETE where tokens were committed, else CANCELLED.
+
+        Returns those to close that have no owner who could.
+        """
         self._end(self.records.unsettled(), now, FinishReason.CANCELLED)
+        return [self._close(takeover, now) for takeover in self.ownership.abandon()]
 
-    def effects(self, now: float) -> dict[str, list[Effect]]:
+    def effects(self, now: float) -> dict[str, list[Notice]]:
         """Return all that happened since the last call, by gateway stream, in order."""
         self._collect(now)
         out, self._out = self._out, {}
@@ -177,29 +214,49 @@ class Desk:
             else:
                 self.cancel(record.order.request_id, now, reason=without_tokens, error_reason=error_reason)
 
-    def _collect(self, now: float) -> None:
+    def _collect(self, now: float, *, told: bool = True) -> None:
+        """Note what the lanes did, and tell whoever hears of it; probes have neither record nor audience."""
+        audience, out = self.ownership.audience, self._out
         for lane in self.lanes.values():
             for effect in lane.effects():
-                if effect.owner != INTERNAL:
-                    self.records.apply(effect, now)
-                    self._out.setdefault(effect.owner, []).append(effect)
+                self.records.apply(effect, now)
+                for stream in audience(effect.request_id) if told else ():
+                    out.setdefault(stream, []).append(effect)
+
+    def _tell(self, stream: str, notice: Notice) -> None:
+        self._out.setdefault(stream, []).append(notice)
+
+    def _promote(self, promotion: Promotion) -> None:
+        stream, request_id, owner_epoch = promotion
+        _count(self.tally.handovers, self.records.get(request_id))
+        self._tell(stream, Granted(request_id, owner_epoch))
 
     def _serving(self) -> set[str]:
         return {worker.model_version for worker in self.workers.values()}
 
-    def _check_id(self, request_id: int, owner: str) -> None:
+    def _check_id(self, request_id: int, stream: str) -> None:
         holder = self.ownership.owner_of(request_id)
-        orphaned = holder is not None and holder != owner and same_gateway(holder, owner)
+        orphaned = holder is not None and holder != stream and same_gateway(holder, stream)
         if request_id <= 0 or (request_id in self.records and not orphaned):
             raise invalid("request_id", "must be a fresh positive number")
 
-    def _close(self, request_id: int, owner_epoch: int, now: float) -> Closing:
+    def _close(self, takeover: Takeover, now: float) -> Closing:
+        """End a request that nobody owns and judge it in its owner's place."""
+        request_id, owner_epoch = takeover
+        self.cancel(request_id, now)
+        self._collect(now)
         record = self.records.get(request_id)
         assert record is not None
-        reason = max(choice.finish_reason or FinishReason.CANCELLED for choice in record.choices)
-        verdict = Verdict(owner_epoch, reason, tuple(len(choice.token_ids) for choice in record.choices))
+        _count(self.tally.takeovers, record)
+        verdict = verdict_on(record, owner_epoch, now)
         self.records.settle(request_id, verdict, now)
-        return Closing(record, verdict, now)
+        return Closing(record, verdict)
+
+
+def _count(counts: dict[str, int], record: Record | None) -> None:
+    if record is not None:
+        version = record.order.model_version
+        counts[version] = counts.get(version, 0) + 1
 
 
 def unavailable(reason: str, message: str) -> ServiceError:

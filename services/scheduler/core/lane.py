@@ -6,7 +6,7 @@ from services.scheduler.core.admission import Admission
 from services.scheduler.core.deadlines import Deadlines
 from services.scheduler.core.errors import AdmissionError
 from services.scheduler.core.integrity import lane_violations
-from services.scheduler.core.limits import Counters, LaneLimits, LaneStatus
+from services.scheduler.core.limits import Counters, LaneLimits, LaneStatus, lane_status
 from services.scheduler.core.messages import (
     Capacity,
     ChoiceEnded,
@@ -21,9 +21,7 @@ from services.scheduler.core.planner import Planner
 from services.scheduler.core.queue import WaitingQueue
 from services.scheduler.core.rates import Rates
 from services.scheduler.core.replica import Flight, Replica
-from services.scheduler.core.sequence import Accepted, Hits, Sequence
-
-MOST_LOSSES = 1  # workers a sequence without a token may lose before it fails
+from services.scheduler.core.sequence import Accepted, Hits, Sequence, accept
 
 
 class Lane:
@@ -58,22 +56,22 @@ class Lane:
         self._fail_misfits(now)
 
     def remove_replica(self, replica_id: str, now: float) -> None:
-        """Take a worker as lost: what had no token waits again, once; the rest ends. Unknown ids pass."""
+        """Take a worker as lost; unknown ids pass.
+
+        What had no token waits again, once; what resumes, with its tokens too. A choice that may not
+        wait ends its whole request: callers judge and retry a request as one.
+        """
         replica = self._replicas.pop(replica_id, None)
         if replica is None:
             return
         self.counters.workers_lost += bool(replica.running)
         for sequence in list(replica.running):
-            if sequence.output_len:
-                self._finish(sequence, FinishReason.INCOMPLETE, now)
-            elif sequence.losses >= MOST_LOSSES:
-                self._finish(sequence, FinishReason.ERROR, now, "WORKER_LOST")
+            if sequence.finish_reason is not None:
+                continue  # with a choice of its request before it
+            if sequence.outlives_worker():
+                self._return(sequence, replica, now)
             else:
-                sequence.losses += 1
-                sequence.lost = sequence.computed
-                replica.release(sequence)
-                self._planner.predict(sequence, self._page_size)
-                self._queue.push_front(sequence, now)
+                self._fail(sequence.accepted, "WORKER_LOST", now)
         self._fail_misfits(now)
 
     def drain_replica(self, replica_id: str) -> None:
@@ -87,15 +85,16 @@ class Lane:
         try:
             accepted, hits = self._consider(request, now)
         except AdmissionError as refusal:
-            refusals = self.counters.refusals
-            refusals[refusal.reason] = refusals.get(refusal.reason, 0) + 1
+            self.counters.refuse(refusal.reason)
             raise
         self._live[request.request_id] = accepted
         if request.deadline is not None:
             self._deadlines.add(request.request_id, request.deadline)
+        if not accepted.open_choices:
+            self._end(accepted, now)
         for sequence in accepted.choices:
-            self._planner.predict(sequence, self._page_size, None if sequence.choice else hits)
-            self._queue.push(sequence, now)
+            if sequence.finish_reason is None:
+                self._enqueue(sequence, hits, now)
 
     def cancel(
         self,
@@ -143,11 +142,6 @@ class Lane:
         replica.last_commit_at = now
         self._commit_rows(replica, flight, result, now)
 
-    def in_flight(self, replica_id: str) -> int:
-        """Return how many steps a replica has not answered."""
-        replica = self._replicas.get(replica_id)
-        return len(replica.flights) if replica is not None else 0
-
     def running(self, replica_id: str) -> int:
         """Return how many sequences are resident on a replica."""
         replica = self._replicas.get(replica_id)
@@ -182,18 +176,8 @@ class Lane:
     def status(self) -> LaneStatus:
         """Add the lane up."""
         replicas = self._replicas.values()
-        return LaneStatus(
-            replicas=len(replicas),
-            draining=sum(one.draining for one in replicas),
-            requests=len(self._live),
-            waiting=len(self._queue),
-            running=sum(len(one.running) for one in replicas),
-            free_pages=sum(one.pool.free for one in replicas),
-            cached_pages=sum(one.pool.cached for one in replicas),
-            owned_pages=sum(one.pool.owned for one in replicas),
-            queue_s=self._admission.queue_s(replicas),
-            last_step_at=self._rates.last_step_at,
-        )
+        queue_s, last_step_at = self._admission.queue_s(replicas), self._rates.last_step_at
+        return lane_status(replicas, len(self._live), len(self._queue), queue_s, last_step_at)
 
     def check_integrity(self) -> list[str]:
         """Return every violation of the accounts; empty when all is well."""
@@ -206,28 +190,49 @@ class Lane:
         if request.request_id in self._live:
             raise AdmissionError("INVALID_REQUEST", "this id is already in use", "request_id")
         fleet = self._admission.door(request, self._replicas.values(), now)
-        accepted = self._accept(request, now)
+        self._arrivals += 1
+        context_length = max(one.capacity.context_length for one in self._replicas.values())
+        accepted = accept(request, self._arrivals, now, context_length)
         first, *others = accepted.choices
         hits = max(one.count(one.cached_pages(first)) for one in self._replicas.values())
         self._admission.queue(request, fleet, hits, now)
-        for sequence in others:
+        for sequence in others if not request.output else ():
             sequence.chain = first.chain.copy() if first.chain is not None else None
         return accepted, hits
 
-    def _accept(self, request: Request, now: float) -> Accepted:
-        self._arrivals += 1
-        context_length = max(one.capacity.context_length for one in self._replicas.values())
-        accepted = Accepted(request, self._arrivals, now, open_choices=request.n)
-        accepted.choices = [Sequence(accepted, choice, context_length) for choice in range(request.n)]
-        return accepted
+    def _enqueue(self, sequence: Sequence, hits: Hits, now: float) -> None:
+        """Queue a choice; one that a lost scheduler had begun goes first, and may be complete already."""
+        self._planner.predict(sequence, self._page_size, None if sequence.choice else hits)
+        if not sequence.accepted.request.output:
+            self._queue.push(sequence, now)
+            return
+        self._queue.push_front(sequence, now)
+        if reason := sequence.due_end():
+            self._finish(sequence, reason, now)
+
+    def _return(self, sequence: Sequence, replica: Replica, now: float) -> None:
+        """Queue a sequence of a lost worker again."""
+        self.counters.resumed_sequences += 1
+        if sequence.accepted.home == replica.replica_id:
+            sequence.accepted.home = None
+        sequence.lost = sequence.computed
+        replica.release(sequence)
+        self._planner.predict(sequence, self._page_size)
+        self._queue.push_front(sequence, now)
+
+    def _fail(self, accepted: Accepted, error_reason: str, now: float) -> None:
+        """End what cannot go on: INCOMPLETE when the caller has any of its tokens, else ERROR."""
+        reason = FinishReason.ERROR
+        if accepted.has_tokens:
+            reason, error_reason = FinishReason.INCOMPLETE, ""
+        self.cancel(accepted.request.request_id, now, reason=reason, error_reason=error_reason)
 
     def _fail_misfits(self, now: float) -> None:
         """End what waits and could run on none of the present workers, instead of blocking for ever."""
         replicas = self._replicas.values()
-        if replicas:
-            for sequence in list(self._queue):
-                if not any(one.fits(sequence) for one in replicas):
-                    self._finish(sequence, FinishReason.ERROR, now, "CONTEXT_TOO_LONG")
+        for sequence in list(self._queue) if replicas else ():
+            if not any(one.fits(sequence) for one in replicas):
+                self._fail(sequence.accepted, "CONTEXT_TOO_LONG", now)
 
     def _commit_rows(self, replica: Replica, flight: Flight, result: StepResult, now: float) -> None:
         """Make tokens final. A row whose sequence has gone on since it was planned is discarded unread."""
@@ -251,9 +256,7 @@ class Lane:
             detail = logprobs.get(slot) if logprobs else None
             index = len(tokens) - sequence.prompt_len
             tokens.append(token)
-            effects.append(
-                TokenCommitted(sequence.owner, sequence.request_id, sequence.choice, index, token, detail)
-            )
+            effects.append(TokenCommitted(sequence.request_id, sequence.choice, index, token, detail))
             if token in sequence.stop_token_ids:
                 self._finish(sequence, FinishReason.STOP, now)
             elif len(tokens) >= sequence.limit:
@@ -281,9 +284,7 @@ class Lane:
         probes = sequence.accepted.request.probes is not None
         if reason in {FinishReason.STOP, FinishReason.LENGTH} and not probes:
             self._rates.observe_output(produced, sequence.limit - sequence.prompt_len)
-        self._effects.append(
-            ChoiceEnded(sequence.owner, sequence.request_id, sequence.choice, reason, counted, error_reason)
-        )
+        self._effects.append(ChoiceEnded(sequence.request_id, sequence.choice, reason, counted, error_reason))
         accepted = sequence.accepted
         accepted.open_choices -= 1
         if not accepted.open_choices:

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from services.scheduler.core.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class Counters:
     prefill_tokens: int = 0
     decode_tokens: int = 0
     preemptions: int = 0
+    resumed_sequences: int = 0
     recomputed_tokens: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
@@ -50,6 +57,10 @@ class Counters:
     row_errors: int = 0
     stale_results: int = 0
     refusals: dict[str, int] = field(default_factory=dict)
+
+    def refuse(self, reason: str) -> None:
+        """Count a refusal."""
+        self.refusals[reason] = self.refusals.get(reason, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +77,21 @@ class LaneStatus:
     owned_pages: int
     queue_s: float  # predicted seconds of waiting work, all classes
     last_step_at: float | None
+
+
+def lane_status(
+    replicas: Collection[Replica], requests: int, waiting: int, queue_s: float, last_step_at: float | None
+) -> LaneStatus:
+    """Add a lane's workers up."""
+    return LaneStatus(
+        replicas=len(replicas),
+        draining=sum(one.draining for one in replicas),
+        requests=requests,
+        waiting=waiting,
+        running=sum(len(one.running) for one in replicas),
+        free_pages=sum(one.pool.free for one in replicas),
+        cached_pages=sum(one.pool.cached for one in replicas),
+        owned_pages=sum(one.pool.owned for one in replicas),
+        queue_s=queue_s,
+        last_step_at=last_step_at,
+    )

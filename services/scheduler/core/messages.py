@@ -46,13 +46,29 @@ class Sampling:
     top_logprobs: int | None = None
 
 
+class Logprobs(NamedTuple):
+    """A sampled token's log-probability and its likeliest alternatives."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a lost scheduler had of one choice; `logprobs` is empty or as long as `token_ids`."""
+
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[Logprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    error_reason: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One accepted or offered generation. Times are seconds on the caller's monotonic clock."""
 
     request_id: int
     tenant_id: str
-    owner: str
     prompt: tuple[int, ...]
     max_output_tokens: int
     n: int = 1
@@ -62,6 +78,8 @@ class Request:
     priority: Priority = Priority.STANDARD
     tokenizer_version: str = ""  # part of the prefix cache's key
     probes: str | None = None  # the one replica that may run it, to prove that it works
+    resume: bool = False  # goes on after the loss of a worker though it has tokens
+    output: tuple[Output, ...] = ()  # of every choice, when it goes on after the loss of a scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +122,6 @@ class StepPlan:
     page: list[int] = field(default_factory=list)
 
 
-class Logprobs(NamedTuple):
-    """A sampled token's log-probability and its likeliest alternatives."""
-
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-
-
 @dataclass(slots=True)
 class StepResult:
     """What one step produced: the rows that sampled, in parallel lists, and the rows that failed."""
@@ -126,7 +137,6 @@ class StepResult:
 class TokenCommitted(NamedTuple):
     """Effect: a token of a choice is final."""
 
-    owner: str
     request_id: int
     choice: int
     index: int  # type: ignore[assignment]  # hides tuple.index
@@ -137,7 +147,6 @@ class TokenCommitted(NamedTuple):
 class ChoiceEnded(NamedTuple):
     """Effect: a choice ended, after its last token."""
 
-    owner: str
     request_id: int
     choice: int
     reason: FinishReason
@@ -148,7 +157,6 @@ class ChoiceEnded(NamedTuple):
 class RequestEnded(NamedTuple):
     """Effect: the one terminal message of an accepted request."""
 
-    owner: str
     request_id: int
     input_tokens: int
     cached_tokens: int

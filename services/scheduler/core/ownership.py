@@ -1,26 +1,59 @@
-"""Who may close a request: one owner at a time, by a lease that any message renews."""
+"""Who may close a request: one owner at a time, by a lease that any message renews; and who follows."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-FIRST_EPOCH = 1
 PAUSE_FRACTION = 0.25
 
 
 @dataclass(slots=True)
 class _Holding:
-    owner: str
-    owner_epoch: int
+    """`owner` is None while the request waits for one; `audience` hears what happens to it."""
+
+    owner: str | None = None
+    owner_epoch: int = 0
+    resume_lease_s: float = 0.0
+    followers: list[str] = field(default_factory=list)  # longest first
+    audience: tuple[str, ...] = ()
+
+    def refresh(self) -> None:
+        """Make the audience that of the owner and the followers."""
+        owner = () if self.owner is None else (self.owner,)
+        self.audience = (*owner, *self.followers)
 
 
-@dataclass(frozen=True, slots=True)
-class Takeover:
-    """A request whose owner is gone: the scheduler closes it under `owner_epoch`."""
+class Takeover(NamedTuple):
+    """A request that nobody owns any more: the scheduler closes it under `owner_epoch`."""
 
     request_id: int
     owner_epoch: int
+
+
+class Promotion(NamedTuple):
+    """A follower that owns the request from now on."""
+
+    stream: str
+    request_id: int
+    owner_epoch: int
+
+
+@dataclass(slots=True)
+class Expired:
+    """What the passing of time did: streams without a lease, and what became of their requests."""
+
+    gone: list[str] = field(default_factory=list)
+    promotions: list[Promotion] = field(default_factory=list)
+    takeovers: list[Takeover] = field(default_factory=list)
+
+    def note(self, outcome: Promotion | Takeover | None) -> None:
+        """Add what became of one request; nothing when it waits for an owner."""
+        if isinstance(outcome, Promotion):
+            self.promotions.append(outcome)
+        elif outcome is not None:
+            self.takeovers.append(outcome)
 
 
 def owner_name(gateway_id: str, stream: int) -> str:
@@ -34,10 +67,10 @@ def same_gateway(one: str, other: str) -> bool:
 
 
 class Ownership:
-    """Leases of gateway streams and the requests they own.
+    """Leases of gateway streams, the requests they own and those they follow.
 
     An owner is one stream, not one gateway: a gateway that comes back on a new stream does not renew
-    what it held on the broken one. Times are seconds on the caller's monotonic clock.
+    what it held on the broken one; it attaches to it. Times are seconds on the caller's monotonic clock.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -45,58 +78,156 @@ class Ownership:
         self._expiry: dict[str, float] = {}
         self._holdings: dict[int, _Holding] = {}
         self._held: defaultdict[str, set[int]] = defaultdict(set)
+        self._followed: defaultdict[str, set[int]] = defaultdict(set)
+        self._orphans: dict[int, float] = {}  # request without an owner -> when its resume lease runs out
         self._checked: float | None = None
 
-    def renew(self, owner: str, now: float) -> None:
-        """Start or renew the lease of a stream; the loss of the stream starts its clock the last time."""
-        self._expiry[owner] = now + self._lease_s
+    def __contains__(self, request_id: int) -> bool:
+        """Whether a request is not settled yet."""
+        return request_id in self._holdings
 
-    def grant(self, request_id: int, owner: str) -> int:
-        """Make `owner` own a request and return the epoch of that ownership, above every earlier one."""
-        earlier = self._holdings.get(request_id)
-        epoch = FIRST_EPOCH
-        if earlier is not None:
-            epoch = earlier.owner_epoch + 1
-            self._release(request_id, earlier.owner)
-        self._holdings[request_id] = _Holding(owner, epoch)
-        self._held[owner].add(request_id)
-        return epoch
+    @property
+    def orphans(self) -> list[int]:
+        """The requests that wait for an owner."""
+        return list(self._orphans)
+
+    @property
+    def followed(self) -> int:
+        """How many times a stream follows a request."""
+        return sum(map(len, self._followed.values()))
 
     def owner_of(self, request_id: int) -> str | None:
-        """Return who owns a request that is not settled yet."""
+        """Return who owns a request; None for one that is settled or waits for an owner."""
         holding = self._holdings.get(request_id)
         return holding.owner if holding else None
 
-    def settle(self, request_id: int, owner_epoch: int) -> bool:
-        """Release a request on its owner's verdict; False for an unknown request or a stale epoch."""
+    def epoch_of(self, request_id: int) -> int:
+        """Return the epoch of the latest ownership of a request that is not settled; 0 for others."""
         holding = self._holdings.get(request_id)
-        if holding is None or holding.owner_epoch != owner_epoch:
-            return False
-        self._release(request_id, holding.owner)
-        return True
+        return holding.owner_epoch if holding else 0
 
-    def expire(self, now: float) -> tuple[list[str], list[Takeover]]:
-        """Return the owners whose lease ran out, and every request taken over from them."""
+    def audience(self, request_id: int) -> tuple[str, ...]:
+        """Return the streams that hear what happens to a request, its owner first."""
+        holding = self._holdings.get(request_id)
+        return holding.audience if holding is not None else ()
+
+    def renew(self, stream: str, now: float) -> None:
+        """Start or renew the lease of a stream."""
+        self._expiry[stream] = now + self._lease_s
+
+    def disconnect(self, stream: str, now: float) -> None:
+        """Note that a stream broke: it follows no more; what it owns it owns until its last lease ends."""
+        self.renew(stream, now)
+        for request_id in self._followed.pop(stream, ()):
+            self._unfollow(request_id, stream)
+
+    def grant(self, request_id: int, stream: str, *, above: int = 0, resume_lease_s: float = 0.0) -> int:
+        """Make a stream own a request; return the epoch, above every earlier one and `above`."""
+        holding = self._holdings.setdefault(request_id, _Holding())
+        holding.resume_lease_s = resume_lease_s
+        return self._give(request_id, holding, stream, above)
+
+    def attach(self, request_id: int, stream: str, above: int = 0) -> int:
+        """Let a stream follow a request that is not settled; return the epoch if it owns it, else 0.
+
+        It becomes the owner at once in the place of nobody, or of an older stream of its gateway.
+        """
+        holding = self._holdings[request_id]
+        owner = holding.owner
+        if owner == stream:
+            return holding.owner_epoch
+        if owner is None or same_gateway(owner, stream):
+            return self._give(request_id, holding, stream, above)
+        if stream not in holding.followers:
+            holding.followers.append(stream)
+            self._followed[stream].add(request_id)
+            holding.refresh()
+        return 0
+
+    def detach(self, request_id: int, stream: str, now: float) -> Promotion | Takeover | None:
+        """Stop following; from the owner's gateway: give the ownership up and say what becomes of it."""
+        holding = self._holdings.get(request_id)
+        if holding is None:
+            return None
+        self._followed[stream].discard(request_id)
+        self._unfollow(request_id, stream)
+        if holding.owner is not None and same_gateway(holding.owner, stream):
+            return self._give_up(request_id, now)
+        return None
+
+    def release(self, request_id: int) -> list[str]:
+        """Forget a settled request; return who followed it."""
+        holding = self._holdings.pop(request_id)
+        self._orphans.pop(request_id, None)
+        if holding.owner is not None:
+            self._held[holding.owner].discard(request_id)
+        for stream in holding.followers:
+            self._followed[stream].discard(request_id)
+        return holding.followers
+
+    def expire(self, now: float) -> Expired:
+        """End the leases that ran out."""
         self._forgive_pause(now)
-        gone = [owner for owner, expiry in self._expiry.items() if expiry <= now]
-        takeovers = []
-        for owner in gone:
-            del self._expiry[owner]
-            for request_id in sorted(self._held[owner]):
-                epoch = self._holdings[request_id].owner_epoch + 1
-                self._release(request_id, owner)
-                takeovers.append(Takeover(request_id, epoch))
-            self._held.pop(owner, None)
-        return gone, takeovers
+        expired = Expired([stream for stream, expiry in self._expiry.items() if expiry <= now])
+        for stream in expired.gone:  # none of them may inherit from another
+            del self._expiry[stream]
+            for request_id in self._followed.pop(stream, ()):
+                self._unfollow(request_id, stream)
+        for stream in expired.gone:
+            for request_id in sorted(self._held.pop(stream, ())):
+                expired.note(self._give_up(request_id, now))
+        for request_id in [one for one, until in self._orphans.items() if until <= now]:
+            expired.note(self._take_over(request_id))
+        return expired
 
-    def _release(self, request_id: int, owner: str) -> None:
-        del self._holdings[request_id]
-        self._held[owner].discard(request_id)
+    def abandon(self) -> list[Takeover]:
+        """Take over every request that waits for an owner."""
+        return [self._take_over(request_id) for request_id in self.orphans]
+
+    def _give(self, request_id: int, holding: _Holding, stream: str, above: int) -> int:
+        if holding.owner is not None:
+            self._held[holding.owner].discard(request_id)
+        self._orphans.pop(request_id, None)
+        self._followed[stream].discard(request_id)
+        if stream in holding.followers:
+            holding.followers.remove(stream)
+        holding.owner = stream
+        holding.owner_epoch = max(holding.owner_epoch, above) + 1
+        self._held[stream].add(request_id)
+        holding.refresh()
+        return holding.owner_epoch
+
+    def _give_up(self, request_id: int, now: float) -> Promotion | Takeover | None:
+        holding = self._holdings[request_id]
+        if holding.followers:
+            heir = holding.followers[0]
+            return Promotion(heir, request_id, self._give(request_id, holding, heir, 0))
+        assert holding.owner is not None
+        self._held[holding.owner].discard(request_id)
+        holding.owner = None
+        holding.refresh()
+        if holding.resume_lease_s <= 0:
+            return self._take_over(request_id)
+        self._orphans[request_id] = now + holding.resume_lease_s
+        return None
+
+    def _take_over(self, request_id: int) -> Takeover:
+        epoch = self._holdings[request_id].owner_epoch + 1
+        self.release(request_id)
+        return Takeover(request_id, epoch)
+
+    def _unfollow(self, request_id: int, stream: str) -> None:
+        holding = self._holdings[request_id]
+        if stream in holding.followers:
+            holding.followers.remove(stream)
+            holding.refresh()
 
     def _forgive_pause(self, now: float) -> None:
         """Extend every lease by a pause of our own, in which renewals arrived but were not read."""
         pause = now - self._checked if self._checked is not None else 0.0
         self._checked = now
         if pause > self._lease_s * PAUSE_FRACTION:
-            for owner in self._expiry:
-                self._expiry[owner] += pause
+            for stream in self._expiry:
+                self._expiry[stream] += pause
+            for request_id in self._orphans:
+                self._orphans[request_id] += pause

@@ -238,7 +238,7 @@ class Planner:
         counters.recomputed_tokens += max(0, sequence.lost - sequence.computed)
         sequence.lost = 0
         if accepted.started_at is None and not sequence.choice:
-            accepted.cached_tokens = sequence.computed
+            accepted.cached_tokens = min(sequence.computed, sequence.prompt_len)
         return new
 
     def _chunk(self, replica: Replica) -> int:

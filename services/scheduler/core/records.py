@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kit.errors import Code, ServiceError
 from services.scheduler.core.messages import (
@@ -11,9 +12,13 @@ from services.scheduler.core.messages import (
     Effect,
     FinishReason,
     Logprobs,
+    Output,
     RequestEnded,
     TokenCommitted,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 RECORD_BYTES = 512
 TOKEN_BYTES = 4
@@ -32,10 +37,12 @@ class Order:
     tokenizer_version: str
     runtime_revision: str
     prompt_tokens: int
-    n: int
-    text_spec: bytes
+    spec: bytes  # opaque here: what another owner needs to carry on
     accepted_at: float  # monotonic seconds
     opened_time: float  # seconds since the epoch
+    deadline: float | None = None  # monotonic seconds
+    resume_lease_s: float = 0.0  # how long it lives on without an owner
+    owner_epoch: int = 0  # highest epoch of an earlier ownership
 
 
 @dataclass(slots=True)
@@ -45,6 +52,11 @@ class ChoiceLog:
     token_ids: array[int] = field(default_factory=lambda: array("i"))
     logprobs: list[Logprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    error_reason: str = ""
+
+    def copy(self) -> ChoiceLog:
+        """Return what it is now."""
+        return ChoiceLog(self.token_ids[:], self.logprobs[:], self.finish_reason, self.error_reason)
 
     def keep(self, count: int) -> None:
         """Drop all tokens from number `count` on."""
@@ -54,11 +66,18 @@ class ChoiceLog:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How the owner closed the request."""
+    """How the owner closed the request; times in microseconds, `ttft_us` 0 without a token."""
 
     owner_epoch: int
     finish_reason: FinishReason
     output_tokens: tuple[int, ...]
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    queue_us: int = 0
+    ttft_us: int = 0
+    total_us: int = 0
+    error_reason: str = ""
+    choice_reasons: tuple[FinishReason, ...] = ()
 
 
 @dataclass(slots=True)
@@ -71,9 +90,14 @@ class Record:
     end: RequestEnded | None = None
     verdict: Verdict | None = None
 
+    def copy(self) -> Record:
+        """Return what it is now."""
+        choices = [choice.copy() for choice in self.choices]
+        return Record(self.order, choices, self.first_token_at, self.end, self.verdict)
+
     def size_bytes(self) -> int:
         """Estimate the memory this record takes."""
-        size = RECORD_BYTES + len(self.order.text_spec)
+        size = RECORD_BYTES + len(self.order.spec)
         for choice in self.choices:
             size += TOKEN_BYTES * len(choice.token_ids)
             size += sum(LOGPROB_BYTES + TOP_LOGPROB_BYTES * len(entry.top) for entry in choice.logprobs)
@@ -94,9 +118,15 @@ class Records:
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._records or request_id in self._tombstones
 
-    def open(self, order: Order) -> Record:
-        """Begin the record of an accepted request."""
-        record = Record(order, [ChoiceLog() for _ in range(order.n)])
+    def open(self, order: Order, output: Iterable[Output]) -> Record:
+        """Begin the record of an accepted request with the output of each choice so far."""
+        choices = [
+            ChoiceLog(array("i", one.token_ids), list(one.logprobs), one.finish_reason, one.error_reason)
+            for one in output
+        ]
+        record = Record(order, choices)
+        if any(choice.token_ids for choice in choices):
+            record.first_token_at = order.accepted_at
         self._records[order.request_id] = record
         return record
 
@@ -128,13 +158,15 @@ class Records:
             case TokenCommitted():
                 choice = record.choices[effect.choice]
                 choice.token_ids.append(effect.token_id)
-                if effect.logprobs is not None:
+                if effect.logprobs is not None and len(choice.logprobs) == effect.index:
                     choice.logprobs.append(effect.logprobs)
                 if record.first_token_at is None:
                     record.first_token_at = now
             case ChoiceEnded():
-                record.choices[effect.choice].keep(effect.output_tokens)
-                record.choices[effect.choice].finish_reason = effect.reason
+                choice = record.choices[effect.choice]
+                choice.keep(effect.output_tokens)
+                choice.finish_reason = effect.reason
+                choice.error_reason = effect.error_reason
             case RequestEnded():
                 record.end = effect
 
@@ -144,6 +176,8 @@ class Records:
         record.verdict = verdict
         for choice, kept in zip(record.choices, verdict.output_tokens, strict=False):
             choice.keep(kept)
+        for choice, reason in zip(record.choices, verdict.choice_reasons, strict=False):
+            choice.finish_reason = reason
         size = record.size_bytes()
         self._settled[request_id] = (now, size)
         self._settled_bytes += size

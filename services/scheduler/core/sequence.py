@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from services.scheduler.core.messages import FinishReason, Request, RequestEnded
+from services.scheduler.core.messages import FinishReason, Output, Request, RequestEnded
 
 if TYPE_CHECKING:
     from services.scheduler.core.prefix import Chain
     from services.scheduler.core.queue import Account
     from services.scheduler.core.replica import Replica
+
+MOST_LOSSES = 1  # workers a sequence without a token may lose before it fails
+MOST_RESUMED_LOSSES = 3  # and a resumable one with tokens, in a row without a further token
+NO_OUTPUT = Output()
 
 
 @dataclass(slots=True)
@@ -59,12 +63,15 @@ class Accepted:
     def ended(self, now: float) -> RequestEnded:
         """Return the one terminal message; without a prefill step there is no input to bill."""
         request, started_at = self.request, self.started_at
-        if started_at is None:
-            return RequestEnded(request.owner, request.request_id, 0, 0, now - self.accepted_at)
-        queue_s = started_at - self.accepted_at
-        return RequestEnded(
-            request.owner, request.request_id, len(request.prompt), self.cached_tokens, queue_s
-        )
+        queue_s = (now if started_at is None else started_at) - self.accepted_at
+        if started_at is None and not any(one.token_ids for one in request.output):
+            return RequestEnded(request.request_id, 0, 0, queue_s)
+        return RequestEnded(request.request_id, len(request.prompt), self.cached_tokens, queue_s)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether any choice has output."""
+        return any(one.output_len for one in self.choices)
 
 
 class Sequence:
@@ -84,7 +91,6 @@ class Sequence:
         "losses",
         "lost",
         "next_full",
-        "owner",
         "page_room",
         "pages",
         "preemptions",
@@ -95,6 +101,7 @@ class Sequence:
         "slot",
         "stop_token_ids",
         "tokens",
+        "tokens_at_loss",
         "wait_until",
         "work",
     )
@@ -104,15 +111,15 @@ class Sequence:
         self.accepted = accepted
         self.choice = choice
         self.request_id = request.request_id
-        self.owner = request.owner
         self.stop_token_ids = request.stop_token_ids
-        self.tokens = list(request.prompt)
+        output = request.output[choice] if request.output else NO_OUTPUT
+        self.tokens = [*request.prompt, *output.token_ids]
         self.prompt_len = len(request.prompt)
         self.limit = min(self.prompt_len + request.max_output_tokens, context_length)
-        self.finish_reason: FinishReason | None = None
+        self.finish_reason = output.finish_reason
         # Progress and residency.
         self.computed = 0  # positions whose KV is written or being written
-        self.known = self.prompt_len  # tokens that are known or being sampled
+        self.known = len(self.tokens)  # tokens that are known or being sampled
         self.generation = 0  # fresh id of this residency, 0 while it has no slot
         self.replica: Replica | None = None
         self.slot = -1
@@ -128,7 +135,8 @@ class Sequence:
         self.charged = 0.0  # output tokens its tenant paid for in advance
         # History.
         self.preemptions = 0
-        self.losses = 0
+        self.losses = 0  # workers lost in a row without a token in between
+        self.tokens_at_loss = 0
         self.lost = 0  # computed tokens that its last preemption, or its worker's end, threw away
 
     @property
@@ -142,6 +150,20 @@ class Sequence:
         rank = max(0, self.accepted.request.priority - self.preemptions)
         return rank, self.accepted.order, self.choice
 
+    def due_end(self) -> FinishReason | None:
+        """Say why output brought along is already complete; None when it goes on."""
+        if self.output_len and self.tokens[-1] in self.stop_token_ids:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(self.tokens) >= self.limit else None
+
+    def outlives_worker(self) -> bool:
+        """Count the loss of its worker and say whether it may wait for another one."""
+        self.losses = self.losses + 1 if len(self.tokens) == self.tokens_at_loss else 1
+        self.tokens_at_loss = len(self.tokens)
+        if not self.output_len:
+            return self.losses <= MOST_LOSSES
+        return self.accepted.request.resume and self.losses <= MOST_RESUMED_LOSSES
+
     def leave(self) -> None:
         """Forget all residency: whatever is in flight for it will be discarded unread."""
         self.generation = 0
@@ -152,6 +174,14 @@ class Sequence:
         self.next_full = 0
         self.computed = 0
         self.known = len(self.tokens)
+
+
+def accept(request: Request, order: int, now: float, context_length: int) -> Accepted:
+    """Make the choices of a request; those that ended elsewhere are not open."""
+    accepted = Accepted(request, order, now)
+    accepted.choices = [Sequence(accepted, choice, context_length) for choice in range(request.n)]
+    accepted.open_choices = sum(one.finish_reason is None for one in accepted.choices)
+    return accepted
 
 
 PROTECTION = attrgetter("protection")

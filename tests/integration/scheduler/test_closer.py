@@ -1,18 +1,20 @@
 """Closing for vanished owners through a real outbox that is full for a while."""
 
 import asyncio
+from array import array
 
 import pytest
 
 from kit.errors import ServiceError
 from kit.outbox import Outbox
 from services.scheduler.adapters.closer import Closer, closed_event
-from services.scheduler.core.desk import Closing, Desk
+from services.scheduler.core.closing import Closing, verdict_on
+from services.scheduler.core.desk import Desk
 from services.scheduler.core.lane import Lane
 from services.scheduler.core.limits import LaneLimits
 from services.scheduler.core.messages import FinishReason, RequestEnded
 from services.scheduler.core.ownership import Ownership
-from services.scheduler.core.records import ChoiceLog, Order, Record, Verdict
+from services.scheduler.core.records import ChoiceLog, Order, Record
 from services.scheduler.core.records import Records as AllRecords
 
 
@@ -27,10 +29,10 @@ class Published:
 
 
 def closing(request_id, reason=FinishReason.CANCELLED):
-    order = Order(request_id, "acme", "m@1", "tok", "rev", 5, 1, b"", accepted_at=10.0, opened_time=1e9)
-    end = RequestEnded("gw/1", request_id, 5, 2, 0.25)
-    record = Record(order, [ChoiceLog()], first_token_at=10.5, end=end)
-    return Closing(record, Verdict(2, reason, (7,)), closed_at=14.0)
+    order = Order(request_id, "acme", "m@1", "tok", "rev", 5, b"", accepted_at=10.0, opened_time=1e9)
+    log = ChoiceLog(array("i", range(7)), [], reason)
+    record = Record(order, [log], first_token_at=10.5, end=RequestEnded(request_id, 5, 2, 0.25))
+    return Closing(record, verdict_on(record, 2, now=14.0))
 
 
 def test_the_event_alone_makes_a_whole_row():

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.errors import Code, ServiceError
-from services.scheduler.core.desk import INTERNAL, Desk, Worker
+from services.scheduler.core.desk import Desk, Worker
 from services.scheduler.core.lane import Lane
 from services.scheduler.core.limits import LaneLimits
 from services.scheduler.core.messages import (
@@ -41,10 +41,14 @@ class House:
     def attach(self, epoch=1):
         self.desk.attach(Worker("w1", "m@1", "rev", CAPACITY, epoch), self.now)
 
-    def submit(self, request_id=1, owner="gw/1", tenant="acme", output=4, prompt=(1, 2, 3)):
-        request = Request(request_id, tenant, owner, prompt, output)
-        order = Order(request_id, tenant, "m@1", "tok", "rev", len(prompt), 1, b"", self.now, 1e9)
-        return self.desk.submit(request, order, self.now)
+    def submit(
+        self, request_id=1, owner="gw/1", tenant="acme", output=4, prompt=(1, 2, 3), lease_s=0.0, **fields
+    ):
+        request = Request(request_id, tenant, prompt, output, **fields)
+        order = Order(
+            request_id, tenant, "m@1", "tok", "rev", len(prompt), b"", self.now, 1e9, resume_lease_s=lease_s
+        )
+        return self.desk.submit(owner, request, order, self.now)
 
     def step(self):
         plan = self.desk.lanes["m@1"].plan("w1", self.now)
@@ -106,7 +110,7 @@ def test_draining_refuses_new_work_only(house):
 def test_an_id_in_use_or_used_before_is_refused(house):
     house.submit()
     assert reason(house.submit)[1] == "INVALID_REQUEST"
-    house.desk.settle(1, Verdict(1, FinishReason.CANCELLED, (0,)), house.now)
+    house.desk.settle("gw/1", 1, Verdict(1, FinishReason.CANCELLED, (0,)), house.now)
     assert reason(house.submit)[1] == "INVALID_REQUEST"
     assert reason(lambda: house.submit(0))[1] == "INVALID_REQUEST"
 
@@ -118,13 +122,14 @@ def test_decode_ends_when_the_gateway_is_gone_and_the_request_is_closed_once(hou
     gone, closings = house.pass_time(11)
     assert gone == ["gw/1"]
     (closing,) = closings
-    assert closing.verdict == Verdict(2, FinishReason.CANCELLED, (2,))
-    assert closing.record.end.input_tokens == 3
+    verdict = closing.verdict
+    assert (verdict.owner_epoch, verdict.finish_reason) == (2, FinishReason.CANCELLED)
+    assert (verdict.output_tokens, verdict.input_tokens) == ((2,), 3)
     assert house.step() is None
     status = house.desk.lanes["m@1"].status()
     assert (status.requests, status.owned_pages) == (0, 0)
-    house.desk.settle(1, Verdict(1, FinishReason.LENGTH, (9,)), house.now)
-    assert house.desk.records.find(1, "acme").verdict == Verdict(2, FinishReason.CANCELLED, (2,))
+    house.desk.settle("gw/1", 1, Verdict(1, FinishReason.LENGTH, (9,)), house.now)
+    assert house.desk.records.find(1, "acme").verdict == verdict
 
 
 def test_what_ended_by_itself_keeps_its_reason_when_the_scheduler_closes_it(house):
@@ -132,20 +137,21 @@ def test_what_ended_by_itself_keeps_its_reason_when_the_scheduler_closes_it(hous
     while house.step():
         pass
     _, (closing,) = house.pass_time(11)
-    assert closing.verdict == Verdict(2, FinishReason.LENGTH, (2,))
+    assert closing.verdict.finish_reason is FinishReason.LENGTH
+    assert closing.verdict.output_tokens == (2,)
 
 
 def test_a_settled_request_is_not_closed_again(house):
     house.submit(output=1)
     house.step()
-    house.desk.settle(1, Verdict(1, FinishReason.LENGTH, (1,)), house.now)
+    house.desk.settle("gw/1", 1, Verdict(1, FinishReason.LENGTH, (1,)), house.now)
     assert house.pass_time(11) == (["gw/1"], [])
 
 
 def test_settling_a_running_request_ends_it(house):
     house.submit(output=50)
     house.step()
-    house.desk.settle(1, Verdict(1, FinishReason.STOP, (1,)), house.now)
+    house.desk.settle("gw/1", 1, Verdict(1, FinishReason.STOP, (1,)), house.now)
     assert house.step() is None
     assert house.desk.lanes["m@1"].status().owned_pages == 0
 
@@ -156,7 +162,7 @@ def test_a_request_without_tokens_is_submitted_again_by_its_own_gateway_only(hou
     house.open("other/1")
     assert reason(lambda: house.submit(owner="other/1"))[1] == "INVALID_REQUEST"
     assert house.submit(owner="gw/2", output=2) == 2
-    house.desk.settle(1, Verdict(1, FinishReason.CANCELLED, (0,)), house.now)
+    house.desk.settle("gw/1", 1, Verdict(1, FinishReason.CANCELLED, (0,)), house.now)
     while house.step():
         pass
     assert len([e for e in house.effects("gw/2") if isinstance(e, TokenCommitted)]) == 2
@@ -205,7 +211,7 @@ def test_the_end_of_the_scheduler_is_incomplete_with_tokens_and_cancelled_withou
 
 
 def test_a_probe_is_seen_by_nobody_and_kept_nowhere(house):
-    house.desk.lanes["m@1"].submit(Request(-1, INTERNAL, INTERNAL, (0,), 1), house.now)
+    house.desk.lanes["m@1"].submit(Request(-1, "", (0,), 1), house.now)
     assert house.step() is not None
     assert house.desk.effects(house.now) == {}
     assert -1 not in house.desk.records

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.errors import ServiceError
-from services.scheduler.adapters import protos
+from services.scheduler.adapters import lane_protos, protos
 from services.scheduler.core.errors import MalformedResult
 from services.scheduler.core.messages import (
     ChoiceEnded,
@@ -61,10 +61,10 @@ def test_logprobs_keep_their_rows_from_the_worker_to_the_gateway():
         2: Logprobs(-1.5, ((12, -1.5), (13, -2.5))),
     }
     effects = [
-        TokenCommitted("gw/1", 7, 0, row, token, result.logprobs.get(row))
+        TokenCommitted(7, 0, row, token, result.logprobs.get(row))
         for row, token in enumerate(result.token_id)
     ]
-    assert protos.lane_step(effects).step.logprobs == message.logprobs
+    assert lane_protos.lane_step(effects).step.logprobs == message.logprobs
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_a_result_whose_columns_disagree_is_its_workers_fault_and_ends_nobody_el
 
 
 def test_one_message_tells_a_gateway_tokens_then_ends():
-    step = protos.lane_step(
+    step = lane_protos.lane_step(
         [
-            TokenCommitted("gw/1", 7, 0, 0, 11, None),
-            ChoiceEnded("gw/1", 7, 0, FinishReason.ERROR, 1, "NAN_LOGITS"),
-            RequestEnded("gw/1", 7, 3, 2, 0.25),
-            TokenCommitted("gw/1", 8, 1, 5, 12, None),
+            TokenCommitted(7, 0, 0, 11, None),
+            ChoiceEnded(7, 0, FinishReason.ERROR, 1, "NAN_LOGITS"),
+            RequestEnded(7, 3, 2, 0.25),
+            TokenCommitted(8, 1, 5, 12, None),
         ]
     ).step
     assert (list(step.request_id), list(step.choice), list(step.index)) == ([7, 8], [0, 1], [0, 5])
@@ -98,16 +98,16 @@ def test_one_message_tells_a_gateway_tokens_then_ends():
 
 def test_a_deadline_becomes_an_instant_and_a_missing_one_stays_missing():
     submit = scheduler_pb2.Submit(request_id=1, prompt_token_ids=[1], n=1, deadline_us=2_500_000)
-    assert protos.request(submit, "gw/1", now=100.0).deadline == 102.5
+    assert lane_protos.request(submit, now=100.0).deadline == 102.5
     submit.ClearField("deadline_us")
-    request = protos.request(submit, "gw/1", now=100.0)
+    request = lane_protos.request(submit, now=100.0)
     assert (request.deadline, request.priority, request.sampling.top_logprobs) == (None, 2, None)
 
 
 def test_an_unknown_enum_value_is_refused_by_field():
     with pytest.raises(ServiceError) as error:
-        protos.request(scheduler_pb2.Submit(priority=9), "gw/1", now=0.0)
+        lane_protos.request(scheduler_pb2.Submit(priority=9), now=0.0)
     assert error.value.field == "priority"
     with pytest.raises(ServiceError) as error:
-        protos.verdict(scheduler_pb2.Settle())
+        lane_protos.verdict(scheduler_pb2.Settle())
     assert error.value.field == "finish_reason"

@@ -78,7 +78,6 @@ class Harness:
             prompt = [(self._ids * 7 + at) % self.capacity.vocab_size for at in range(prompt)]
         values: dict[str, object] = {
             "tenant_id": "tenant",
-            "owner": "gateway",
             "sampling": Sampling(seed=self._ids),
         }
         return Request(self._ids, prompt=tuple(prompt), max_output_tokens=output, **(values | fields))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ class Desk:
 
     def make(self, tenant: str, prompt: int, priority: Priority, output: int = 1) -> Sequence:
         self.order += 1
-        request = Request(self.order, tenant, "gateway", (1,) * prompt, output, priority=priority)
+        request = Request(self.order, tenant, (1,) * prompt, output, priority=priority)
         sequence = Sequence(Accepted(request, self.order, 0.0), 0, 100_000)
         sequence.work = work_of(sequence, 16, 256, 1.0)
         return sequence

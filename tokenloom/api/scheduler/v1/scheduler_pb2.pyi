@@ -285,14 +285,16 @@ class GetGenerationResponse(_message.Message):
     def __init__(self, state: _Optional[_Union[_inference_pb2.GenerationState, str]] = ..., model_version: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., text_spec: _Optional[bytes] = ..., choice: _Optional[_Iterable[_Union[ChoiceRecord, _Mapping]]] = ..., end: _Optional[_Union[RequestEnd, _Mapping]] = ..., settled: _Optional[_Union[Settle, _Mapping]] = ...) -> None: ...
 
 class ChoiceRecord(_message.Message):
-    __slots__ = ("token_id", "logprobs", "finish_reason")
+    __slots__ = ("token_id", "logprobs", "finish_reason", "error_reason")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_REASON_FIELD_NUMBER: _ClassVar[int]
     token_id: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _worker_pb2.LogprobColumns
     finish_reason: _inference_pb2.FinishReason
-    def __init__(self, token_id: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_worker_pb2.LogprobColumns, _Mapping]] = ..., finish_reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ...) -> None: ...
+    error_reason: str
+    def __init__(self, token_id: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_worker_pb2.LogprobColumns, _Mapping]] = ..., finish_reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ..., error_reason: _Optional[str] = ...) -> None: ...
 
 class CancelGenerationRequest(_message.Message):
     __slots__ = ("request_id", "tenant_id")
