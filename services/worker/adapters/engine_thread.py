@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kit import log
 from kit.artifacts import ArtifactError
-from services.worker.core.errors import NotLoadedError, PlanError
+from services.worker.core.errors import MalformedPlanError, NotLoadedError, PlanError
 from services.worker.core.liveness import Liveness
 from services.worker.core.steps import Replay, StepLog
 from services.worker.engine.errors import EngineError
@@ -105,6 +105,7 @@ class EngineThread:
     def _run(self, engine: Engine, job: _Job) -> None:
         try:
             admitted = self._steps.admit(job.plan.epoch, job.plan.step)
+            _check_columns(job.plan)
         except PlanError as error:
             self._post_error(job.done, error)
             return
@@ -133,6 +134,13 @@ class EngineThread:
 
     def _post_error(self, future: asyncio.Future[T], error: Exception) -> None:
         self._loop.call_soon_threadsafe(_reject, future, error)
+
+
+def _check_columns(plan: worker_pb2.StepPlan) -> None:
+    if len(plan.slot) != len(plan.token_count):
+        raise MalformedPlanError("slot", "token_count")
+    if len(plan.page_slot) != len(plan.page):
+        raise MalformedPlanError("page_slot", "page")
 
 
 def _resolve(future: asyncio.Future[T], value: T) -> None:

@@ -51,6 +51,25 @@ async def test_a_gap_ends_the_stream_and_leaves_the_engine_alone(ready, stub):
     assert ready.engine.executed == [(1, 1)]
 
 
+@pytest.mark.parametrize(
+    ("field", "columns"),
+    [("slot", {"slot": [0, 1], "token_count": [1]}), ("page_slot", {"page_slot": [0], "page": []})],
+)
+async def test_a_plan_whose_columns_disagree_is_refused_and_kills_no_worker(ready, stub, field, columns):
+    call = stub.Run()
+    await ask(call, plan(1, 1))
+    malformed = worker_pb2.RunRequest(plan=worker_pb2.StepPlan(epoch=1, step=2, **columns))
+    await call.write(malformed)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call.read()
+    refused = service_error(error.value)
+    assert (error.value.code(), refused.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
+    again = stub.Run()
+    await ask(again, plan(1, 2))
+    assert ready.engine.executed == [(1, 1), (1, 2)]
+    again.cancel()
+
+
 async def test_a_lower_epoch_is_fenced_and_a_higher_one_resets(ready, stub):
     older = stub.Run()
     await ask(older, plan(4, 1))
