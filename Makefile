@@ -47,6 +47,10 @@ test: setup ## run the whole test suite (ARGS="tests/unit -k name")
 chaos: setup ## kill and pause every service for 10 minutes under load, then compare callers with the ledger (ARGS="--minutes 2")
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
+fuzz: setup ## run generated input at length (FUZZ_SEED=17 FUZZ_SCALE=1 ARGS="tests/fuzz -k name" repeats a failure)
+	@TOKENLOOM_FUZZ_SEED=$${FUZZ_SEED:-$$RANDOM} TOKENLOOM_FUZZ_SCALE=$${FUZZ_SCALE:-10} \
+		$(BIN)/python -m pytest $(or $(ARGS),tests/fuzz)
+
 lint: setup ## check style, format and the import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .

@@ -144,7 +144,7 @@ def _json(name: str) -> Schema:
 
 def _events(kinds: dict[str, str]) -> Schema:
     """Server-sent events: OpenAPI 3.1 cannot say what is in them, `x-events` can."""
-    return {_EVENTS: {"schema": TEXT, "x-events": {kind: ref(name) for kind, name in kinds.items()}}}
+    return {_EVENTS: {"schema": {}, "x-events": {kind: ref(name) for kind, name in kinds.items()}}}
 
 
 def _openai_events(chunk: str) -> Schema:
