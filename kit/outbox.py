@@ -29,10 +29,10 @@ class Publisher(Protocol):
 
 
 class Outbox:
-    """An append-only file of events at `path`, bounded by `max_bytes` of unpublished ones."""
+    """Events in the journal at `path`, or in the given one, bounded by `max_bytes` of unpublished ones."""
 
-    def __init__(self, path: Path, *, max_bytes: int = 64 << 20) -> None:
-        self._journal = Journal(path)
+    def __init__(self, path: Path, *, max_bytes: int = 64 << 20, journal: Journal | None = None) -> None:
+        self._journal = journal or Journal(path)
         self._backlog = Backlog(max_bytes)
         self._waiting: list[tuple[Event, bytes, asyncio.Future[None]]] = []
         self._committer: asyncio.Task[None] | None = None
