@@ -10,7 +10,8 @@ from grpc_reflection.v1alpha import reflection
 
 from kit.callers import Callers
 from kit.grpc_errors import ErrorInterceptor, service_error, to_status
-from kit.tls import Identity, KeyPair, Renewed, matched, peer_name
+from kit.renewal import Renewed
+from kit.tls import Identity, KeyPair, matched, peer_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -1,19 +1,14 @@
-"""TLS from PEM files: what a service proves itself with, checked at start, read anew for new connections."""
+"""TLS from PEM files: what a service proves itself with, checked at start, and its authority."""
 
 from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-from kit import log
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
-
-T = TypeVar("T")
-_log = log.get("tls")
 
 # Who a certificate speaks for is its name below this one: `gateway.tokenloom.internal`.
 DOMAIN = "tokenloom.internal"
@@ -73,7 +68,7 @@ def check_pair(pair: KeyPair, cert: str, key: str) -> None:
     except ssl.SSLError:
         raise TlsError(f"{cert}: {pair.cert} holds no PEM certificate") from None
     try:
-        _own_context(pair)
+        accepting(pair)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise TlsError(f"{key}: {pair.key} is not the key of {cert}, {pair.cert}") from None
@@ -108,45 +103,6 @@ def names(pair: KeyPair) -> list[str]:
     return [name for kind, name in alternatives if kind == "DNS"]
 
 
-class Renewed(Generic[T]):
-    """What `make` makes of files, made again once they changed; a renewal of no use is passed over."""
-
-    def __init__(self, files: tuple[Path, ...], make: Callable[[], T]) -> None:
-        self._files, self._make = files, make
-        self._stamp = self._now()
-        self.value = make()
-
-    def refresh(self) -> bool:
-        """Look at the files; whether `value` is another one now."""
-        try:
-            if (now := self._now()) == self._stamp:
-                return False
-            self.value = self._make()
-        except OSError as error:  # every error of `ssl` is one
-            _log.error("renewed certificate not used", error=str(error))
-            return False
-        self._stamp = now
-        _log.info("certificate renewed", cert=str(self._files[0]))
-        return True
-
-    def _now(self) -> list[tuple[int, int]]:
-        stats = [path.stat() for path in self._files]
-        return [(stat.st_ino, stat.st_mtime_ns) for stat in stats]
-
-
-def server_context(pair: KeyPair) -> ssl.SSLContext:
-    """For a listener that anyone may connect to; renewed files count from the next connection on."""
-    current = Renewed(pair.files, lambda: _own_context(pair))
-    listening = current.value
-
-    def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        if current.refresh() or current.value is not listening:
-            connection.context = current.value
-
-    listening.sni_callback = choose
-    return listening
-
-
 def client_context(identity: Identity | None, ca: Path | None = None) -> ssl.SSLContext:
     """For a client: trusts `ca`, else the identity's authority, else the system's, and shows the identity."""
     context = ssl.create_default_context(cafile=ca or (identity.ca if identity else None))
@@ -157,7 +113,7 @@ def client_context(identity: Identity | None, ca: Path | None = None) -> ssl.SSL
 
 def matched(pair: KeyPair) -> tuple[bytes, bytes]:
     """Key and certificate as PEM; raises `OSError` when they are no pair."""
-    _own_context(pair)
+    accepting(pair)
     return pair.key.read_bytes(), pair.cert.read_bytes()
 
 
@@ -168,7 +124,8 @@ def _read(variable: str, path: Path) -> None:
         raise TlsError(f"{variable}: {path} cannot be read: {error.strerror}") from None
 
 
-def _own_context(pair: KeyPair) -> ssl.SSLContext:
+def accepting(pair: KeyPair) -> ssl.SSLContext:
+    """For a server that anyone may connect to; raises `ssl.SSLError` when they are no pair."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # Without a password of our own the library would ask the terminal for one.
@@ -181,7 +138,7 @@ def _presented(pair: KeyPair, context: ssl.SSLContext) -> dict[str, Any]:
     context.check_hostname = False
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(to_client, to_server)
-    server = _own_context(pair).wrap_bio(to_server, to_client, server_side=True)
+    server = accepting(pair).wrap_bio(to_server, to_client, server_side=True)
     for _ in range(2):
         for end in (client, server):
             try:

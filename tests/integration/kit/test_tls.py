@@ -9,7 +9,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from kit.errors import Code
 from kit.grpc import Server, channel, service_error
-from kit.tls import Identity, server_context
+from kit.renewal import server_context
+from kit.tls import Identity
 from tests.support.certificates import Authority
 
 ALLOWED = {"test.Echo": ("gateway",), "test.Echo/Open": ("gateway", "operator")}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
-from kit.tls import server_context
+from kit.renewal import server_context
 from services.gateway.adapters.http.errors import contract
 
 if TYPE_CHECKING:
