@@ -80,6 +80,13 @@ def test_an_image_holds_the_code_of_its_own_service_alone(service):
     assert copied == [service]
 
 
+@pytest.mark.parametrize("folder", ["kit", "services", "tokenloom/api"])
+def test_no_service_asks_for_an_installation_that_its_image_lacks(folder):
+    """Images hold the code alone: the package's metadata, so its version, are not installed there."""
+    asking = [path for path in (ROOT / folder).rglob("*.py") if "importlib.metadata" in path.read_text()]
+    assert asking == []
+
+
 def test_a_nats_user_may_do_in_the_stack_what_it_may_under_the_supervisor():
     text = (ROOT / "deploy" / "nats" / "nats.conf").read_text()
     users = json.loads(re.sub(r"(\$TOKENLOOM_\w+)", r'"\1"', text))["authorization"]["users"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from services.gateway.adapters.http.openapi import refusals
@@ -10,6 +9,7 @@ from services.gateway.adapters.http.openapi.native import ID, native
 from services.gateway.adapters.http.openapi.openai import openai
 from services.gateway.adapters.http.openapi.requests import requests
 from services.gateway.adapters.http.openapi.schema import TEXT, Schema, record, ref, words
+from tokenloom import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,7 +29,7 @@ def document() -> Schema:
         "openapi": "3.1.0",
         "info": {
             "title": "Tokenloom",
-            "version": version("tokenloom"),
+            "version": __version__,
             "description": "Generations and their bills. A member whose value is null counts as missing.",
         },
         "paths": _native_paths() | _openai_paths() | _operation_paths(),
