@@ -174,5 +174,6 @@ class Step:
     request_ends: Sequence[RequestEnd] = ()
 
 
+Word = Attach | Detach | Cancel | Settle
 Up = Hello | Submit | Attach | Detach | Cancel | Settle | Heartbeat
 Down = Accepted | Refused | Attached | Granted | Settle | HeartbeatAck | Step

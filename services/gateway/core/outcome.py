@@ -95,6 +95,13 @@ def close(
     )
 
 
+def void(choices: int) -> Verdict:
+    """The verdict on a request that nobody was told of: nobody pays."""
+    nothing = (0,) * choices
+    closed = close([FinishReason.CANCELLED], nothing, Timings(0.0, 0.0), input_tokens=0)
+    return Verdict(closed, nothing, (FinishReason.CANCELLED,) * choices)
+
+
 def error_of(error_reason: str = "") -> ServiceError:
     """The error that ends a request which finished with ERROR, for the reason its owner closed it with."""
     reason = error_reason or "INTERNAL"

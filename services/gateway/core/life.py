@@ -1,0 +1,204 @@
+"""The state of one request at one gateway, and its ways from one state to the next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from services.gateway.core import outcome
+from services.gateway.core.account import Account
+from services.gateway.core.effects import AppendClosed, Ended, NoMeter, Opened, Refuse, Timer, TurnAway
+from services.gateway.core.lane_messages import Cancel, Detach, Submit
+from services.gateway.core.outcome import FinishReason
+from services.gateway.core.output import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kit.errors import ServiceError
+    from services.gateway.core.choice import ChoiceAssembler
+    from services.gateway.core.effects import Effect, Meter
+    from services.gateway.core.lane_messages import Attached, Word
+    from services.gateway.core.lease import Lease
+    from services.gateway.core.order import Order
+    from services.gateway.core.outcome import Closed
+    from services.gateway.core.reader import Reader
+    from services.gateway.core.vocabulary import Vocabulary
+
+    Emit = Callable[["Life", Effect | Word | Timer], None]
+
+# The scheduler answers a cancel with its terminal message; after this long the owner closes without it.
+TERMINAL_WAIT_S = 5.0
+# The scheduler ends what passed its deadline; the owner steps in when it did not.
+DEADLINE_GRACE_S = 0.25
+# A reader that leaves this short before its deadline left because of it: clocks and timers differ.
+_DEADLINE_SLACK_S = 0.025
+
+
+class Life:
+    """What `Owner` makes of its inputs: submitted or attached to, accepted, opened, over, closing, ended."""
+
+    def __init__(
+        self,
+        request_id: int,
+        tenant_id: str,
+        vocabulary: Vocabulary,
+        emit: Emit,
+        *,
+        order: Order | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        """With an `order` it is to be submitted, without one to be attached to."""
+        self.request_id, self.tenant_id, self.vocabulary = request_id, tenant_id, vocabulary
+        self.owning = order is not None
+        self.opened = False  # callers may see `accepted`
+        self.over = False  # nothing more is expected of the scheduler
+        self.ended = False
+        self.error: ServiceError | None = None
+        self.owner_epoch = 0
+        self.runtime_revision = ""
+        self.output = Output(meter or NoMeter())
+        self._order = order
+        self._emit_to, self._meter = emit, meter or NoMeter()
+        self._account = Account()
+        self._lease: Lease | None = None
+        self._accepted = False
+        self._adrift = False  # between a lost stream and what comes of it
+        self._anew = False  # asked of a scheduler that knows nothing of us yet
+        self._stopping: FinishReason | None = None
+        self._told: set[int] = set()  # choices that the scheduler knows to have ended
+        self._timers: dict[str, float] = {}
+        if order is not None:
+            self.output.open(vocabulary, order.stop, order.n)
+
+    @property
+    def order(self) -> Order:
+        """What was asked for; known of an attached request once it is `opened`."""
+        assert self._order is not None
+        return self._order
+
+    @property
+    def choices(self) -> list[ChoiceAssembler]:
+        """The output so far."""
+        return self.output.choices
+
+    @property
+    def closed(self) -> Closed:
+        """The terminal record: to be told once `ended` without an `error`."""
+        return self._account.judge(self.order, self.output, self.order.received).closed
+
+    def held(self, now: float) -> bool:
+        """Whether the request is ours and nobody else can have closed it by now."""
+        return self.owning and self._lease is not None and self._lease.held(now)
+
+    def leave(self, reader: Reader, now: float) -> None:
+        """A reader has all it will take; the last one ends the request, or starts its resume lease."""
+        reader.left = True
+        if self.output.leave(reader):
+            self._left_alone(now)
+
+    def _submission(self, now: float) -> Submit | None:
+        order, started = self.order, self.output.started
+        if self._stopping is not None or not self.output.running or (started and not order.resume):
+            self._conclude(FinishReason.INCOMPLETE, now)
+            return None
+        left = None if order.deadline is None else max(0.0, order.deadline - now)
+        return Submit(order, left, self._known_epoch(now), self.output.records() if started else ())
+
+    def _known_epoch(self, now: float) -> int:
+        # Without the lease somebody may have been granted the next one.
+        return self.owner_epoch + (self.owning and self.owner_epoch > 0 and not self.held(now))
+
+    def _own(self, owner_epoch: int, lease: Lease) -> None:
+        self.owning, self._adrift, self._anew = True, False, False
+        self.owner_epoch, self._lease = owner_epoch, lease
+
+    def _take_over(self, message: Attached, now: float) -> None:
+        submit, received = message.submit, now - message.age_s
+        deadline = None if submit.deadline_s is None else now + submit.deadline_s
+        self._order = replace(submit.order, received=received, deadline=deadline)
+        self._account.opened_at = message.opened_at
+        self.output.open(self.vocabulary, self.order.stop, self.order.n)
+        if message.first_token_s is not None:
+            self.output.first_token = received + message.first_token_s
+
+    def _open(self, now: float) -> None:
+        self.opened = True
+        self._emit(Opened())
+        if self.owning:
+            self._watch_deadline()
+
+    def _stop(self, reason: FinishReason, now: float, failure: ServiceError | None = None) -> None:
+        if not self.owning or self.over or self._stopping is not None or not self.output.running:
+            return
+        self._stopping, self._account.failure = reason, failure
+        self._emit(Cancel(self.request_id, reason))
+        if self._adrift and not self.output.started:
+            self._conclude(reason, now)
+        else:
+            self._set("terminal", now + TERMINAL_WAIT_S)
+
+    def _await_terminal(self, now: float) -> None:
+        if self.owning and not self.over and not self.output.running and "terminal" not in self._timers:
+            self._set("terminal", now + TERMINAL_WAIT_S)
+
+    def _conclude(self, reason: FinishReason, now: float, failure: ServiceError | None = None) -> None:
+        if self.over or self.ended:
+            return
+        self.over = True
+        if failure is not None and self.output.running:
+            self._account.failure, self._stopping = failure, reason
+        self.output.end(self._stopping or reason)
+        self._timers.clear()
+        if self.owning and not self._accepted:
+            self._end(self._account.failure or outcome.cancelled(), now)
+        self._advance(now)
+
+    def _advance(self, now: float) -> None:
+        account = self._account
+        if self.owning and self.over and self.opened and not self.ended and not account.closing_epoch:
+            account.verdict = account.judge(self.order, self.output, now)
+            account.closing_epoch = self.owner_epoch
+            usage = account.usage(self.order, self.owner_epoch, self.runtime_revision)
+            self._emit(AppendClosed(usage, account.verdict.closed))
+
+    def _end(self, error: ServiceError | None, now: float) -> None:
+        if self.ended:
+            return
+        self.ended, self.error = True, error
+        self._timers.clear()
+        self.output.close(now)
+        self._emit(Refuse(error) if error is not None and not self.opened else Ended())
+
+    def _left_alone(self, now: float) -> None:
+        if self.ended:
+            return
+        if not self.owning:
+            self._emit(Detach(self.request_id))
+            self._end(outcome.cancelled(), now)
+        elif self.order.resume_lease_s > 0:
+            self._set("alone", now + self.order.resume_lease_s)
+        else:
+            deadline = self.order.deadline
+            late = deadline is not None and now >= deadline - _DEADLINE_SLACK_S
+            self._stop(FinishReason.DEADLINE if late else FinishReason.CANCELLED, now)
+
+    def _turn_away(self, reader: Reader, now: float) -> None:
+        self._emit(TurnAway(reader))
+        self.leave(reader, now)
+
+    def _cut_short(self, choice: ChoiceAssembler) -> None:
+        if self.owning:
+            kept = choice.output_tokens
+            self._emit(Cancel(self.request_id, FinishReason.STOP, choice=choice.choice, kept_tokens=kept))
+
+    def _watch_deadline(self) -> None:
+        if self.order.deadline is not None:
+            self._set("deadline", self.order.deadline + DEADLINE_GRACE_S)
+
+    def _set(self, name: str, when: float) -> None:
+        self._timers[name] = when
+        self._emit(Timer(when))
+
+    def _emit(self, effect: Effect | Word | Timer) -> None:
+        self._emit_to(self, effect)
