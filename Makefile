@@ -48,7 +48,7 @@ chaos: setup ## kill and pause every service for 10 minutes under load, then com
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 fuzz: setup ## run generated input at length (FUZZ_SEED=17 FUZZ_SCALE=1 ARGS="tests/fuzz -k name" repeats a failure)
-	@TOKENLOOM_FUZZ_SEED=$${FUZZ_SEED:-$$RANDOM} TOKENLOOM_FUZZ_SCALE=$${FUZZ_SCALE:-10} \
+	@TOKENLOOM_FUZZ_SEED=$${FUZZ_SEED:-$$RANDOM} TOKENLOOM_FUZZ_SCALE=$${FUZZ_SCALE:-16} \
 		$(BIN)/python -m pytest $(or $(ARGS),tests/fuzz)
 
 lint: setup ## check style, format and the import rules

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -84,7 +85,13 @@ class Stack:
 @pytest.fixture(scope="module")
 def stack(request: pytest.FixtureRequest, models_dir: Path) -> Iterator[Stack]:
     """A platform on fresh data; at the end it must drain to exit code 0."""
-    options: StackOptions = getattr(request, "param", StackOptions())
+    with running(models_dir, getattr(request, "param", StackOptions())) as platform:
+        yield platform
+
+
+@contextlib.contextmanager
+def running(models_dir: Path, options: StackOptions) -> Iterator[Stack]:
+    """Run a platform until the end of the block, where it must drain."""
     data_dir = Path(tempfile.mkdtemp(prefix="tokenloom-e2e-", dir="/tmp"))
     process = _start(data_dir, models_dir, options)
     try:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     Body = SearchStrategy[dict[str, Any]]
 
 MODEL = "tiny"
-SMALL = {"TOKENLOOM_WORKER_THREADS": "1", "TOKENLOOM_DEFAULT_MAX_OUTPUT_TOKENS": "4"}
 VOCABULARY = 384
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 STOPS = st.lists(st.text(min_size=1, max_size=4), max_size=4)

@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from services.registry.importing import import_model
-from tests.e2e.conftest import stack
+from tests.e2e.conftest import Stack, StackOptions, running
 from tests.fuzz.bodies import MODEL
 from tests.fuzz.runner import Fuzzer, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["stack"]
-
 _HERE = Path(__file__).parent
 _TINY = _HERE.parent / "data" / "engine" / "llama3-rope"
 _SCALE = int(os.environ.get("TOKENLOOM_FUZZ_SCALE") or 1)
 _SEED = int(os.environ.get("TOKENLOOM_FUZZ_SEED") or 1)
+_SETTINGS = {"TOKENLOOM_WORKER_THREADS": "1", "TOKENLOOM_DEFAULT_MAX_OUTPUT_TOKENS": "4"}
 _TEMPLATE = "{% for turn in messages %}{{ turn.role }}: {{ turn.content }}\n{% endfor %}assistant:"
 _tallies: dict[str, Tally] = {}
 
@@ -46,15 +45,16 @@ def fuzz(request: pytest.FixtureRequest) -> Fuzzer:
     return Fuzzer(where, tally, seed=_SEED, scale=_SCALE)
 
 
-@pytest.fixture(scope="module")
-def models_dir() -> Iterator[Path]:
-    """One tiny model with random weights and its real tokenizer."""
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """A platform with one tiny model: random weights, its own tokenizer."""
     directory = Path(tempfile.mkdtemp(prefix="tokenloom-models-", dir="/tmp"))
     try:
         shutil.copytree(_TINY, directory / "source")
         (directory / "source" / "chat_template.jinja").write_text(_TEMPLATE)
         import_model(str(directory / "source"), MODEL, directory / "models", lambda _: None)
-        yield directory / "models"
+        with running(directory / "models", StackOptions(models=(MODEL,), env=_SETTINGS)) as platform:
+            yield platform
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -28,24 +28,21 @@ class Watch:
         self._pids = self._processes()
         self._stop = threading.Event()
         self._answers: list[Any] = []
+        self.past_validation = 0  # of the fuzzing's requests, those that the scheduler accepted
         self._thread = threading.Thread(target=self._stream)
 
     def __enter__(self) -> Watch:
-        self._accepted = self.accepted()
         self._expected = self._ask()
+        self._accepted = self.accepted()
         self._thread.start()
         return self
 
     def __exit__(self, kind: object, *rest: object) -> None:
         self._stop.set()
         self._thread.join()
+        self.past_validation = self.accepted() - self._accepted - len(self._answers)
         if kind is None:
             self._check()
-
-    @property
-    def past_validation(self) -> int:
-        """Requests of the fuzzing that the scheduler accepted so far."""
-        return self.accepted() - self._accepted - len(self._answers) - 1
 
     def accepted(self) -> int:
         """Requests that the scheduler has ever accepted, by the gateway's metrics."""
@@ -54,8 +51,9 @@ class Watch:
         return sum(int(float(value)) for value in values)
 
     def _stream(self) -> None:
-        while not self._stop.wait(0.25):
+        while not self._stop.is_set():
             self._answers.append(self._ask())
+            self._stop.wait(0.25)
 
     def _ask(self) -> list[int]:
         response = self._session.post(f"{self._stack.http_url}/v1/generations", json=self._body, timeout=30)

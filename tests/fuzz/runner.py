@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 T = TypeVar("T")
-BATCH = 40
+BATCH = 20
 HANG_S = 30.0
 
 

@@ -93,7 +93,7 @@ async def test_any_plan_is_refused_or_run_and_the_next_scheduler_gets_the_right_
         assert await greedy(worker.stub, base + 3) == EXPECTED
         assert not worker.done.done()
 
-    await fuzz.on_loop(plans(), check, cases=120)
+    await fuzz.on_loop(plans(), check, cases=60)
 
 
 async def run(stub: worker_pb2_grpc.WorkerServiceStub, base: int, sent: Sequence[worker_pb2.StepPlan]) -> int:
