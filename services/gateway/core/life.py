@@ -146,6 +146,8 @@ class Life:
         if self.over or self.ended:
             return
         self.over = True
+        if self._adrift and self.output.started:
+            self._lease = None  # a scheduler that lives on may close it otherwise
         if failure is not None and self.output.running:
             self._account.failure, self._stopping = failure, reason
         self.output.end(self._stopping or reason)

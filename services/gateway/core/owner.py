@@ -221,7 +221,8 @@ class Owner(Life):
         """What to ask on a new stream, or again on this one; None when there is nothing to ask."""
         if self.ended:
             return None
-        self._anew = self._anew or not same_scheduler
+        if not same_scheduler:
+            self._anew, self._adrift = True, False
         attach = Attach(self.request_id, self.tenant_id, self._known_epoch(now))
         if self.owning:
             return self._submission(now) if self._anew or not self._accepted else attach

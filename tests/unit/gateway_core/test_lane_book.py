@@ -1,0 +1,470 @@
+"""What a gateway says when the way to the scheduler, or the scheduler, is lost, and when others take over."""
+
+import pytest
+
+from kit.errors import Code, ServiceError
+from services.gateway.core.choice import NewToken
+from services.gateway.core.effects import AppendClosed, AppendOpened, Ended, Opened, Refuse
+from services.gateway.core.lane_messages import (
+    Accepted,
+    Attach,
+    Attached,
+    Cancel,
+    ChoiceRecord,
+    Detach,
+    Granted,
+    Heartbeat,
+    HeartbeatAck,
+    Refused,
+    RequestEnd,
+    Settle,
+    Step,
+    Submit,
+)
+from services.gateway.core.lease import LaneLostError
+from services.gateway.core.outcome import Closed, FinishReason, Verdict
+from tests.unit.gateway_core.lane_scene import Scene, order
+
+NOT_FOUND = ServiceError(Code.NOT_FOUND, "NOT_FOUND", "no such request")
+NO_CAPACITY = ServiceError(Code.UNAVAILABLE, "NO_CAPACITY", "no worker")
+IN_USE = ServiceError(Code.INVALID_ARGUMENT, "INVALID_REQUEST", "in use", "request_id")
+
+
+def verdict(*output, reason=FinishReason.STOP, error_reason=""):
+    closed = Closed(reason, 3, 1, sum(output), 3 + sum(output), 1.5, 20.25, 300.125)
+    return Verdict(closed, output, (reason,) * len(output), error_reason)
+
+
+@pytest.fixture
+def scene():
+    return Scene()
+
+
+@pytest.fixture
+def running(scene):
+    """A request with two tokens."""
+    scene.submit()
+    scene.accept()
+    scene.token(300, 301)
+    return scene
+
+
+# The stream is lost, the scheduler is not
+
+
+def test_a_stream_that_breaks_costs_a_delay_and_no_token(running):
+    running.cut()
+    assert not running.owner.over
+    running.welcome(1)
+    assert running.last(Attach) == Attach(7, "acme", 1)
+    running.attached(300, 301, 302, epoch=2)
+    running.token(303)
+    running.end()
+    piece = running.reader.take(running.now)[0]
+    assert [record.token_id for record in piece.tokens] == [300, 301, 302, 303]
+    closing = running.closings()
+    assert [(one.usage.owner_epoch, one.closed.output_tokens) for one in closing] == [(2, 4)]
+    assert running.owner.error is None
+
+
+def test_what_ended_while_the_stream_was_broken_is_closed_with_what_the_scheduler_knows(running):
+    running.cut()
+    running.welcome(1)
+    running.attached(300, 301, 302, epoch=2, reason=FinishReason.LENGTH, end=RequestEnd(7, 3, 2, 0.001))
+    closed = running.closings()[0].closed
+    assert (closed.finish_reason, closed.output_tokens, closed.cached_tokens) == (FinishReason.LENGTH, 3, 2)
+    assert running.last(Settle).owner_epoch == 2
+
+
+def test_what_was_never_answered_is_submitted_again(scene):
+    scene.submit()
+    scene.cut()
+    scene.welcome(1)
+    assert scene.kinds() == ["Submit", "Submit"]
+
+
+def test_what_must_be_heard_is_said_again_until_its_arrival_is_proven(running):
+    running.do("cancel")
+    running.cut()
+    running.welcome(1)
+    assert running.kinds() == ["Submit", "Cancel", "Cancel", "Attach"]
+    running.wait(4)  # a heartbeat behind it is answered
+    running.cut()
+    running.welcome(1)
+    assert running.kinds()[4:] == ["Attach"]
+
+
+def test_a_settlement_that_was_lost_is_said_again(running):
+    running.end()
+    running.wait(4, heard=False)
+    running.cut()
+    running.welcome(1)
+    assert running.kinds() == ["Submit", "Settle", "Settle"]
+
+
+def test_a_pending_cancel_and_an_unheard_stop_are_repeated_by_the_new_ownership(scene):
+    scene.submit(stop=("b",), n=2)
+    scene.accept()
+    scene.token(*scene.ids("ab"))
+    scene.do("cancel")
+    scene.wait(4)
+    scene.cut()
+    scene.welcome(1)
+    said = len(scene.said)
+    scene.hear(_attached(2, [[NewToken(i) for i in scene.ids("ab")], []]))
+    cancels = [(m.choice, m.reason) for m in scene.said[said:]]
+    assert cancels == [(0, FinishReason.STOP), (None, FinishReason.CANCELLED)]
+
+
+def test_a_gateway_that_lost_its_ownership_follows_and_says_done_from_the_others_verdict(running):
+    running.cut()
+    running.welcome(1)
+    running.attached(300, 301, 302)
+    running.token(303)
+    running.end_choice()
+    running.hear(Step(request_ends=[RequestEnd(7, 3, 0, 0.0)]))
+    assert running.closings() == []
+    running.hear(Settle(7, 2, verdict(4)))
+    assert running.owner.closed == verdict(4).closed
+    assert running.owner.error is None
+    assert running.closings() == []
+
+
+def test_closing_on_an_ownership_that_was_renewed_meanwhile_closes_under_the_new_one():
+    scene = Scene(journal=False)
+    scene.submit()
+    scene.accept()
+    scene.do("opened_done")
+    scene.token(300)
+    scene.end()
+    scene.cut()
+    scene.welcome(1)
+    scene.attached(300, epoch=2, reason=FinishReason.STOP, end=RequestEnd(7, 3, 0, 0.0))
+    scene.do("closed_done")
+    assert Ended not in [type(effect) for effect in scene.effects]
+    scene.do("closed_done")
+    assert [one.usage.owner_epoch for one in scene.closings()] == [1, 2]
+    assert scene.closings()[0].closed == scene.closings()[1].closed
+    assert scene.last(Settle).owner_epoch == 2
+
+
+def test_an_owner_that_the_scheduler_has_forgotten_tells_no_end(running):
+    running.cut()
+    running.now += 9
+    running.welcome(1)
+    running.hear(Refused(7, NOT_FOUND))
+    assert len(running.closings()) == 1  # stands if nobody else closed
+    assert running.owner.error.reason == "OWNERSHIP_LOST"
+
+
+# The scheduler is lost
+
+
+def test_what_has_no_token_is_submitted_again_under_its_id(scene):
+    scene.submit()
+    scene.accept()
+    scene.cut()
+    scene.welcome(2)
+    again = scene.last(Submit)
+    assert (again.order.request_id, again.owner_epoch, again.output) == (7, 1, ())
+    scene.accept(2)
+    scene.token(300)
+    scene.end()
+    assert scene.closings()[0].usage.owner_epoch == 2
+    assert [type(effect) for effect in scene.effects] == [AppendOpened, Opened, AppendClosed, Ended]
+
+
+def test_what_has_tokens_ends_incomplete(running):
+    running.cut()
+    running.welcome(2)
+    assert running.closings()[0].closed.finish_reason is FinishReason.INCOMPLETE
+    assert running.owner.error is None
+    assert running.kinds() == ["Submit", "Settle"]
+
+
+def test_what_may_be_resumed_goes_on_from_its_output_and_ended_choices_stay_ended(scene):
+    scene.submit(n=2, stop=("b",), resume=True, resume_lease_s=30.0)
+    scene.accept()
+    scene.token(*scene.ids("ab"), 300)
+    scene.token(300, 301, choice=1)
+    scene.cut()
+    scene.welcome(2)
+    first, second = scene.last(Submit).output
+    assert [token.token_id for token in first.tokens] == scene.ids("ab")
+    assert (first.reason, second.reason) == (FinishReason.STOP, None)
+    assert [token.token_id for token in second.tokens] == [300, 301]
+    scene.accept(2)
+    scene.token(302, choice=1)
+    scene.end(FinishReason.LENGTH)
+    settled = scene.last(Settle).verdict
+    assert settled.output_tokens == (2, 3)
+    assert settled.reasons == (FinishReason.STOP, FinishReason.LENGTH)
+
+
+def test_with_all_choices_ended_only_the_terminal_message_was_missing(running):
+    running.end_choice(FinishReason.LENGTH)
+    running.cut()
+    running.welcome(2)
+    closed = running.closings()[0].closed
+    assert (closed.finish_reason, closed.input_tokens) == (FinishReason.LENGTH, 3)
+
+
+def test_a_scheduler_that_is_back_before_its_workers_is_asked_for_a_while(scene):
+    scene.submit()
+    scene.accept()
+    scene.cut()
+    scene.welcome(2)
+    for _ in range(3):
+        scene.hear(Refused(7, NO_CAPACITY))
+        scene.wait(0.11)
+    assert scene.kinds() == ["Submit"] * 5
+    scene.wait(5)
+    scene.hear(Refused(7, NO_CAPACITY))
+    assert (scene.owner.error.reason, scene.owner.closed.billable_tokens) == ("NO_CAPACITY", 0)
+
+
+def test_a_new_request_is_refused_at_once(scene):
+    scene.submit()
+    scene.hear(Refused(7, NO_CAPACITY))
+    assert scene.last(Refuse).error is NO_CAPACITY
+
+
+@pytest.mark.parametrize(("tokens", "reason"), [(0, FinishReason.ERROR), (2, FinishReason.INCOMPLETE)])
+def test_without_a_scheduler_in_time_the_request_ends(scene, tokens, reason):
+    scene.submit(resume=True)
+    scene.accept()
+    scene.token(*[300] * tokens)
+    scene.cut()
+    scene.wait(5.1)
+    assert scene.closings()[0].closed.finish_reason is reason
+    # With tokens, a scheduler that lives on out of reach will bill what it has.
+    assert scene.owner.error.reason == ("OWNERSHIP_LOST" if tokens else "NO_CAPACITY")
+
+
+def test_without_a_scheduler_nothing_is_taken(scene):
+    scene.cut()
+    with pytest.raises(ServiceError, match="no scheduler"):
+        scene.submit()
+    with pytest.raises(ServiceError, match="no scheduler"):
+        scene.attach()
+
+
+def test_a_cancel_while_the_scheduler_is_away_ends_at_once_what_nobody_has_seen(scene):
+    scene.submit()
+    scene.accept()
+    scene.cut()
+    scene.do("cancel")
+    assert scene.closings()[0].closed.finish_reason is FinishReason.CANCELLED
+    scene.welcome(2)
+    assert scene.kinds() == ["Submit", "Cancel", "Settle"]
+
+
+def test_a_caller_that_leaves_while_the_scheduler_is_away_and_unanswered_leaves_nothing(scene):
+    scene.submit()
+    scene.cut()
+    scene.do("leave", scene.reader)
+    assert scene.last(Refuse).error.reason == "CANCELLED"
+    assert scene.book.owners == {}
+
+
+def test_of_what_was_granted_to_another_meanwhile_we_follow_that_one(scene):
+    scene.submit()
+    scene.accept()
+    scene.cut()
+    scene.wait(4.9)
+    scene.now += 4
+    scene.welcome(2)
+    assert scene.last(Submit).owner_epoch == 2  # without a lease another may hold the next one
+    scene.hear(Refused(7, IN_USE))
+    assert isinstance(scene.said[-1], Attach)
+    scene.attached(300)
+    scene.hear(Settle(7, 2, verdict(1)))
+    assert scene.owner.closed == verdict(1).closed
+    assert scene.closings() == []
+
+
+# The lease
+
+
+def test_a_process_that_slept_past_its_lease_delivers_nothing_late(running):
+    running.now += 8.1
+    with pytest.raises(LaneLostError):
+        running.token(302)
+    assert running.owner.choices[0].token_ids == [300, 301]
+
+
+def test_writing_renews_nothing_only_an_answer_does(running):
+    running.wait(7, heard=False)
+    assert running.book.lease.held(running.now)
+    running.wait(1.1, heard=False)
+    assert not running.book.lease.held(running.now)
+
+
+def test_heartbeats_that_are_answered_keep_the_lease(running):
+    running.wait(60)
+    assert running.book.lease.held(running.now)
+    running.end()
+    assert running.owner.error is None
+
+
+def test_a_heartbeat_leaves_every_third_of_the_lease(scene):
+    sent = []
+    for _ in range(3):
+        scene.now = scene.book.next_timer()
+        scene.book.tick(scene.now)
+        sent.append((scene.now, scene.book.next_message(scene.now)))
+        scene.book.hear(HeartbeatAck(len(sent)), scene.now)
+    assert [message for _, message in sent] == [Heartbeat(1), Heartbeat(2), Heartbeat(3)]
+    assert sent[2][0] == pytest.approx(110.0)
+
+
+# Following
+
+
+def test_a_follower_computes_the_same_text_and_says_done_exactly_as_the_owner(scene):
+    scene.attach()
+    assert scene.said == [Attach(7, "acme")]
+    scene.attached(300, 301)
+    assert [type(effect) for effect in scene.effects] == [Opened]
+    scene.token(302)
+    scene.end()
+    assert not scene.owner.ended
+    told = verdict(3)
+    scene.hear(Settle(7, 1, told))
+    assert (scene.owner.closed, scene.owner.error) == (told.closed, None)
+    assert scene.reader.take(scene.now)[0].count == 3
+    assert scene.closings() == []
+    assert scene.kinds() == ["Attach"]
+
+
+def test_an_attachment_to_a_finished_request_gets_all_of_it_at_once(scene):
+    scene.attach()
+    told = verdict(2, reason=FinishReason.DEADLINE)
+    scene.attached(300, 301, reason=FinishReason.DEADLINE, verdict=told)
+    assert (scene.owner.closed, scene.owner.error) == (told.closed, None)
+    assert scene.reader.take(scene.now)[0].finish_reason is FinishReason.DEADLINE
+    assert scene.book.owners == {}
+
+
+def test_a_failure_is_told_to_followers_with_its_reason(scene):
+    scene.attach()
+    scene.attached(300)
+    scene.hear(Settle(7, 1, verdict(1, reason=FinishReason.ERROR, error_reason="WORKER_LOST")))
+    assert (scene.owner.error.code, scene.owner.error.reason) == (Code.INTERNAL, "WORKER_LOST")
+
+
+def test_an_attachment_to_nothing_is_refused(scene):
+    scene.attach()
+    scene.hear(Refused(7, NOT_FOUND))
+    assert scene.last(Refuse).error is NOT_FOUND
+    assert scene.book.owners == {}
+
+
+def test_a_follower_that_is_granted_the_request_closes_it_once(scene):
+    scene.attach()
+    scene.attached(300, stop=("b",))
+    scene.grant(2)
+    scene.token(301)
+    scene.end()
+    closing = scene.closings()
+    assert [(one.usage.owner_epoch, one.closed.output_tokens) for one in closing] == [(2, 2)]
+    assert (closing[0].usage.runtime_revision, closing[0].usage.opened_at) == ("r", 1000.0)
+    assert AppendOpened not in [type(effect) for effect in scene.effects]
+    assert scene.owner.error is None
+
+
+def test_a_follower_that_is_granted_what_had_ended_already_closes_it_at_once(scene):
+    scene.attach()
+    scene.attached(300)
+    scene.end()
+    scene.grant(2)
+    assert scene.closings()[0].closed.finish_reason is FinishReason.STOP
+
+
+def test_a_stop_string_that_only_the_lost_owner_may_have_told_is_told_by_the_new_one(scene):
+    scene.attach()
+    scene.attached(*scene.ids("a"), stop=("b",))
+    scene.token(*scene.ids("b"))
+    assert scene.kinds() == ["Attach"]
+    scene.grant(2)
+    assert scene.last(Cancel).kept_tokens == 2
+
+
+def test_an_attachment_that_is_granted_at_once_owns_and_watches_the_deadline(scene):
+    scene.attach()
+    message = _attached(3, [[NewToken(300)]], deadline_s=2.0)
+    scene.hear(message)
+    scene.wait(2.3)
+    assert scene.last(Cancel).reason is FinishReason.DEADLINE
+    scene.end(FinishReason.CANCELLED)
+    assert scene.closings()[0].usage.owner_epoch == 3
+    assert scene.closings()[0].closed.ttft_ms == 500.0
+
+
+def test_a_follower_whose_readers_left_lets_go(scene):
+    scene.attach()
+    scene.attached(300)
+    scene.do("leave", scene.reader)
+    assert scene.kinds() == ["Attach", "Detach"]
+    assert scene.book.owners == {}
+
+
+@pytest.mark.parametrize("answer", ["attached", "granted"])
+def test_what_is_offered_when_nobody_follows_any_more_is_given_back(scene, answer):
+    scene.attach()
+    scene.do("leave", scene.reader)
+    scene.hear(_attached(2, [[]]) if answer == "attached" else Granted(7, 2))
+    assert scene.said[-1] == Detach(7)
+
+
+def test_an_acceptance_that_nobody_waits_for_is_cancelled_and_settled(scene):
+    scene.hear(Accepted(9, 1, "r", 0.0))
+    assert scene.kinds() == ["Cancel", "Settle"]
+    assert scene.last(Settle).verdict.closed.billable_tokens == 0
+
+
+def test_a_follower_attaches_to_the_successor_until_the_owner_has_been_there(scene):
+    scene.attach()
+    scene.attached(300, 301, 302, resume=True)
+    scene.cut()
+    scene.welcome(2)
+    scene.hear(Refused(7, NOT_FOUND))
+    scene.wait(0.11)
+    assert scene.kinds() == ["Attach"] * 3
+    scene.attached(300, 301, resume=True)  # the owner had one token less: it is drawn again
+    scene.token(302, index=2)
+    scene.token(303, index=3)
+    piece = scene.reader.take(scene.now)[0]
+    assert [record.token_id for record in piece.tokens] == [300, 301, 302, 303]
+
+
+def test_a_follower_of_what_ends_with_its_scheduler_cannot_say_how(scene):
+    scene.attach()
+    scene.attached(300)
+    scene.cut()
+    scene.welcome(2)
+    assert scene.owner.error.reason == "OWNERSHIP_LOST"
+    assert scene.kinds() == ["Attach"]
+
+
+def test_a_gateway_that_leaves_lets_its_followers_go_elsewhere(scene):
+    scene.attach()
+    scene.attached(300)
+    scene.do("shut_down")
+    assert isinstance(scene.said[-1], Detach)
+    assert scene.owner.error.reason == "DRAINING"
+
+
+def test_a_verdict_that_keeps_less_than_was_followed_is_what_the_whole_says(scene):
+    scene.attach()
+    scene.attached(300, 301)
+    scene.token(302)
+    scene.hear(Settle(7, 1, verdict(2, reason=FinishReason.CANCELLED)))
+    assert scene.owner.choices[0].token_ids == [300, 301]
+    assert scene.owner.choices[0].finish_reason is FinishReason.CANCELLED
+
+
+def _attached(epoch, choices, deadline_s=None):
+    submit = Submit(order(n=len(choices), stop=("b",)), deadline_s)
+    records = [ChoiceRecord(tokens) for tokens in choices]
+    return Attached(7, epoch, submit, records, None, None, "r", 1000.0, 1.0, 0.5)
