@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
 from pydantic import Field, SecretStr, field_validator
 
+from kit import tls as kit_tls
 from kit.config import ServiceConfig
 
 _SCHEMES = ("sqlite+aiosqlite://", "postgresql+asyncpg://")
+_SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
 class UsageConfig(ServiceConfig):
@@ -24,6 +29,20 @@ class UsageConfig(ServiceConfig):
             return url.replace("postgresql://", "postgresql+asyncpg://", 1)
         if url and not url.startswith(_SCHEMES):
             raise ValueError("allowed: postgresql://..., " + ", ".join(f"{scheme}..." for scheme in _SCHEMES))
+        return url
+
+    @field_validator("database_url")
+    @classmethod
+    def _usable_files(cls, url: str) -> str:
+        query = dict(parse_qsl(urlsplit(url).query))
+        if query.get("sslmode", _SSL_MODES[0]) not in _SSL_MODES:
+            raise ValueError(f"sslmode: allowed are {', '.join(_SSL_MODES)}")
+        if ca := query.get("sslrootcert"):
+            kit_tls.check_ca(Path(ca), "sslrootcert")
+        cert, key = (Path(query[name]) if name in query else None for name in ("sslcert", "sslkey"))
+        kit_tls.all_or_none({"sslcert": cert, "sslkey": key})
+        if cert and key:
+            kit_tls.check_pair(kit_tls.KeyPair(cert, key), "sslcert", "sslkey")
         return url
 
     @property

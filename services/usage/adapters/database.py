@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 from alembic import command
 from alembic.config import Config
 from asyncpg import exceptions as asyncpg_errors
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+_connect: Any = asyncpg.connect
 # A connection that cannot be made fails with the driver's own errors.
 _FAILURES = (SQLAlchemyError, OSError, asyncpg_errors.PostgresError, asyncpg_errors.InterfaceError)
 
@@ -59,7 +62,15 @@ class Database:
 
 def _engine(url: str) -> AsyncEngine:
     if not url.startswith("sqlite"):
-        return create_async_engine(url, pool_size=4, pool_pre_ping=True, hide_parameters=True)
+        # The driver reads the URL itself: sslmode, sslrootcert, sslcert and sslkey mean what libpq means.
+        dsn = url.replace("postgresql+asyncpg://", "postgresql://", 1)
+        return create_async_engine(
+            url,
+            async_creator=partial(_connect, dsn),
+            pool_size=4,
+            pool_pre_ping=True,
+            hide_parameters=True,
+        )
     engine = create_async_engine(url, hide_parameters=True)
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     return engine
