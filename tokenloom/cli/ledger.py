@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tokenloom.client import PUBLICLY_TRUSTED
+from tokenloom.connection import PUBLICLY_TRUSTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

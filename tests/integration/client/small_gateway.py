@@ -26,10 +26,16 @@ ROW = {
 
 
 class SmallGateway(pb_grpc.InferenceServiceServicer):
-    """Says "one two three"; the prompt may ask for a refusal, or for a stream without end."""
+    """Says "one two three"; the prompt may ask for a refusal, or for a stream without end.
+
+    Each entry of `breaks` is how many tokens a stream says before it breaks: -1 before it is accepted.
+    """
 
     def __init__(self) -> None:
         self.requests: list[pb.GenerateRequest] = []
+        self.attaches: list[pb.AttachRequest] = []
+        self.breaks: list[int] = []
+        self.last_words = ""
         self.time_left: list[float | None] = []
         self.cancelled = asyncio.Event()
         self.queries: list[dict[str, str]] = []
@@ -45,9 +51,8 @@ class SmallGateway(pb_grpc.InferenceServiceServicer):
             raise ServiceError(
                 Code.RESOURCE_EXHAUSTED, "QUEUE_FULL", "the queue is full", retry_after_ms=1500
             )
-        yield pb.GenerateResponse(accepted=pb.Accepted(request_id="gen-1", model_version="m@1"))
-        for index, text in enumerate(("one ", "two ", "three")):
-            yield pb.GenerateResponse(tokens=pb.Tokens(index=index, count=1, text=text, token_ids=[index]))
+        async for event in self._stream(list(range(request.n or 1)), [0]):
+            yield pb.GenerateResponse(**event)
         if request.prompt == "endless":
             try:
                 await asyncio.Event().wait()
@@ -56,6 +61,39 @@ class SmallGateway(pb_grpc.InferenceServiceServicer):
         yield pb.GenerateResponse(
             done=pb.Done(finish_reason=pb.FINISH_REASON_STOP, input_tokens=5, output_tokens=3)
         )
+
+    async def Attach(self, request, context) -> AsyncIterator[pb.AttachResponse]:
+        _authenticate(context)
+        self.attaches.append(request)
+        if request.request_id not in {"gen-1", "key:k"}:
+            raise ServiceError(Code.NOT_FOUND, "NOT_FOUND", "there is no such generation")
+        async for event in self._stream([0], list(request.from_index)):
+            yield pb.AttachResponse(**event)
+        yield pb.AttachResponse(
+            done=pb.Done(finish_reason=pb.FINISH_REASON_STOP, input_tokens=5, output_tokens=3)
+        )
+
+    async def _stream(self, choices, starts):
+        """Accepted, and the tokens of every choice in turn; breaks off when it is time."""
+        left = self.breaks.pop(0) if self.breaks else None
+        if left is not None and left < 0:
+            raise _broken()
+        yield {"accepted": pb.Accepted(request_id="gen-1", model_version="m@1")}
+        starts = starts if len(starts) > 1 else starts * len(choices)
+        for index, text in enumerate(("one ", "two ", "three")):
+            for choice in choices:
+                if index < starts[choice]:
+                    continue
+                if left == 0:
+                    raise _broken()
+                left = None if left is None else left - 1
+                tokens = pb.Tokens(choice=choice, index=index, count=1, text=text, token_ids=[index])
+                yield {"tokens": tokens}
+        if self.last_words:
+            end = pb.Tokens(index=3, text=self.last_words, finish_reason=pb.FINISH_REASON_STOP)
+            yield {"tokens": end}
+        if left == 0:
+            raise _broken()
 
     async def Cancel(self, request, context):
         _authenticate(context)
@@ -107,6 +145,10 @@ class Running:
     async def __aexit__(self, *exc: object) -> None:
         await self._server.stop(0)
         await self._runner.cleanup()
+
+
+def _broken() -> ServiceError:
+    return ServiceError(Code.UNAVAILABLE, "DRAINING", "this gateway is shutting down")
 
 
 def _authenticate(context) -> None:
