@@ -11,6 +11,7 @@ _VERBS = {
     "demo": "start everything, stream one chat answer, show its bill, stop",
     "generate": "continue a text",
     "chat": "talk to a model",
+    "attach": "follow a generation",
     "cancel": "end a running generation",
     "usage": "read the ledger",
     "models": "import and list models",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tokenloom.client import Client, TokenloomError
+from tokenloom.connection import other_targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -37,11 +38,12 @@ class Access:
     grpc_target: str
     api_key: str
     ca: str | None = None
+    others: tuple[str, ...] = ()
 
     def client(self) -> Client:
         """The SDK, connected there."""
         try:
-            return Client(self.grpc_target, self.api_key, ca=self.ca)
+            return Client(self.grpc_target, self.api_key, others=self.others, ca=self.ca)
         except OSError as error:
             raise click.ClickException(f"TOKENLOOM_CA: {self.ca} cannot be read: {error.strerror}") from None
 
@@ -58,7 +60,7 @@ def find_access(data_dir: Path) -> Access:
             f"and the environment lacks {', '.join(missing)}"
         )
     url, target, key = (known[name] for name in names)
-    return Access(url, target, key, known.get("TOKENLOOM_CA"))
+    return Access(url, target, key, known.get("TOKENLOOM_CA"), tuple(other_targets(known)))
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

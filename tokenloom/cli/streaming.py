@@ -8,21 +8,32 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from tokenloom.client import Accepted, Client, Done, FinishReason, GenerateOptions, Tokens
+from tokenloom.client import Accepted, Done, FinishReason, GenerateOptions, Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from tokenloom.client import Client, Event
 
 
 async def stream(
-    client: Client, model: str, prompt: str | Sequence[Mapping[str, str]], options: Mapping[str, Any]
+    client: Client,
+    model: str,
+    prompt: str | Sequence[Mapping[str, str]],
+    options: Mapping[str, Any],
+    **lasting: Any,
 ) -> tuple[Accepted, str, Done]:
+    """Generate and `show`; `lasting` is an idempotency key, and whether to resume."""
+    deadline_s = options.get("deadline")
+    return await show(
+        client.generate(model, prompt, deadline_s=deadline_s, **lasting, **generate_options(options))
+    )
+
+
+async def show(events: AsyncGenerator[Event, None]) -> tuple[Accepted, str, Done]:
     """Print text as it comes; returns the acceptance, the whole text and the terminal record."""
     accepted, done, pieces = Accepted(), Done(), []
-    generation = client.generate(
-        model, prompt, deadline_s=options.get("deadline"), **generate_options(options)
-    )
-    async with aclosing(generation) as events:
+    async with aclosing(events):
         async for event in events:
             match event:
                 case Accepted():

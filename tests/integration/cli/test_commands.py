@@ -65,6 +65,22 @@ async def test_generate_prints_tokens_as_they_come_and_ctrl_c_cancels(shell):
     assert b"Traceback" not in await process.stderr.read()
 
 
+async def test_generate_names_its_generation_and_lets_it_resume(shell):
+    shell.running.gateway.breaks = [1]
+    code, out, _ = await shell.run("generate", "x", "--idempotency-key", "k", "--resume")
+    assert (code, out) == (0, "one two three\n")
+    request = shell.running.gateway.requests[0]
+    assert (request.idempotency_key, request.resume) == ("k", True)
+    assert list(shell.running.gateway.attaches[0].from_index) == [1]
+
+
+async def test_attach_prints_a_generation_from_a_token_on(shell):
+    code, out, err = await shell.run("attach", "key:k", "--from", "1")
+    assert (code, out) == (0, "two three\n")
+    assert err.startswith("[stop; ")
+    assert (await shell.run("attach", "gen-2"))[::2] == (1, "Error: NOT_FOUND: there is no such generation\n")
+
+
 async def test_chat_once_sends_a_conversation(shell):
     code, out, _ = await shell.run("chat", "hi", "--system", "be brief")
     assert (code, out) == (0, "one two three\n")

@@ -19,7 +19,7 @@ def test_max_tokens_is_the_contract_s_max_output_tokens():
     assert generate_options({"max_tokens": 5}) == {"max_output_tokens": 5}
 
 
-@pytest.mark.parametrize("verb", ["up", "demo", "generate", "chat", "cancel", "usage", "models"])
+@pytest.mark.parametrize("verb", ["up", "demo", "generate", "chat", "attach", "cancel", "usage", "models"])
 def test_every_verb_explains_itself(verb):
     result = CliRunner().invoke(main, [verb, "--help"])
     assert result.exit_code == 0
@@ -29,7 +29,7 @@ def test_every_verb_explains_itself(verb):
 def test_the_help_lists_every_verb_without_importing_the_platform():
     result = CliRunner().invoke(main, ["--help"])
     assert [line.split()[0] for line in result.output.split("Commands:\n")[1].splitlines()] == [
-        "up", "demo", "generate", "chat", "cancel", "usage", "models", "certs",
+        "up", "demo", "generate", "chat", "attach", "cancel", "usage", "models", "certs",
     ]  # fmt: skip
 
 
