@@ -126,7 +126,9 @@ def assemble(
     )
     registry.register(LiveState(generations, outbox))
     views: list[KvView[Any]] = [key_view, route_view]
-    health = Health(generations=generations, lane=lane, views=views, routes=route_table, records=records)
+    health = Health(
+        generations=generations, lane=lane, views=views, keys=keyring, routes=route_table, records=records
+    )
     server = kit_grpc.Server(config.grpc_listen, tls=config.public_tls)
     servicer = InferenceServicer(generations, keyring, meters.refused)
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.aio)

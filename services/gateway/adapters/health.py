@@ -10,6 +10,7 @@ from kit.errors import ServiceError
 
 if TYPE_CHECKING:
     from kit.bus import KvView
+    from services.gateway.adapters.keys import KeyRing
     from services.gateway.adapters.lane import LaneClient
     from services.gateway.adapters.records import SchedulerRecords
     from services.gateway.adapters.routes import RouteTable
@@ -30,11 +31,12 @@ class Health:
         generations: Generations,
         lane: LaneClient,
         views: list[KvView[Any]],
+        keys: KeyRing,
         routes: RouteTable,
         records: SchedulerRecords,
     ) -> None:
         self._generations, self._lane, self._views = generations, lane, views
-        self._routes, self._records = routes, records
+        self._keys, self._routes, self._records = keys, routes, records
         self._checked = -math.inf
         self._found: str | None = None
 
@@ -46,6 +48,8 @@ class Health:
             return "no scheduler is reachable"
         if any(math.isinf(view.staleness_s()) for view in self._views):
             return "keys and routes are not loaded yet"
+        if self._keys.stale:
+            return "NATS has been away for so long that API keys are no longer believed"
         return None
 
     async def problem(self) -> str | None:

@@ -24,9 +24,14 @@ class KeyRing:
         self._view = view
         self._staleness_s = staleness_s
 
+    @property
+    def stale(self) -> bool:
+        """Whether keys are too old to be believed: one of them may have been revoked meanwhile."""
+        return self._view.staleness_s() > self._staleness_s
+
     def authenticate(self, authorization: str | None) -> Tenant:
-        """The tenant of a `Bearer` header; raises INVALID_API_KEY."""
-        if self._view.staleness_s() > self._staleness_s:
+        """The tenant of a `Bearer` header; raises INVALID_API_KEY, and NO_CAPACITY while keys are stale."""
+        if self.stale:
             raise ServiceError(
                 Code.UNAVAILABLE, "NO_CAPACITY", "API keys cannot be checked", retry_after_ms=1000
             )
