@@ -21,6 +21,8 @@ _FRAME = struct.Struct("<II")
 _CURSOR = struct.Struct("<QI")
 _MAGIC = b"TLOUTBX1"
 COMPACT_BYTES = 1 << 20
+# Longer records are not looked for after damage: to try every length would take for ever.
+_MOST_SOUGHT_BYTES = 1 << 16
 
 
 def frame_bytes(body: bytes) -> int:
@@ -29,17 +31,23 @@ def frame_bytes(body: bytes) -> int:
 
 
 class Journal:
-    """The file at `path`, beside it `path.cursor` and `path.lock`."""
+    """The file at `path`, beside it `path.cursor` and `path.lock`.
+
+    `discarded_bytes` were a torn tail, `damaged_bytes` lay between sound records and are lost.
+    """
 
     def __init__(self, path: Path, *, disk: Disk | None = None, compact_bytes: int = COMPACT_BYTES) -> None:
         self._path = path
         self._disk = disk or Disk()
         self._compact_bytes = compact_bytes
         self._base = self._end = self._cursor = 0
-        self.discarded_bytes = 0
+        self.discarded_bytes = self.damaged_bytes = 0
 
     def open(self) -> list[tuple[int, bytes]]:
-        """Lock, recover past a torn tail, and return what the cursor has not passed as (end offset, body)."""
+        """Lock, recover past a torn tail and past damage, and return what the cursor has not passed.
+
+        As (end offset, body).
+        """
         self._lock = self._disk.lock(self._sibling("lock"))
         if self._disk.size(self._path) < _HEADER.size:
             self._file = self._create(base=0, content=b"")
@@ -89,13 +97,17 @@ class Journal:
         if magic != _MAGIC or crc != zlib.crc32(content[: _HEADER.size - 4]):
             raise ValueError(f"{self._path} is not an outbox")
         records = []
-        place = _HEADER.size
-        while (body := _read_frame(content, place)) is not None:
-            place += frame_bytes(body)
-            records.append((self._base + place - _HEADER.size, body))
-        self._end = self._base + place - _HEADER.size
-        self.discarded_bytes = len(content) - place
-        self._disk.truncate(self._file, place)
+        place = end = _HEADER.size
+        while place < len(content):
+            if (body := _read_frame(content, place)) is None:
+                place = _next_frame(content, place + 1)
+                continue
+            self.damaged_bytes += place - end
+            place = end = place + frame_bytes(body)
+            records.append((self._base + end - _HEADER.size, body))
+        self._end = self._base + end - _HEADER.size
+        self.discarded_bytes = len(content) - end
+        self._disk.truncate(self._file, end)
         return records
 
     def _read_cursor(self) -> int:
@@ -126,6 +138,15 @@ class Journal:
             self._disk.close(file)
             raise
         return file
+
+
+def _next_frame(content: bytes, place: int) -> int:
+    """Where the next sound record after damage starts; the end of the content where there is none."""
+    for start in range(place, len(content) - _FRAME.size):
+        length, _ = _FRAME.unpack_from(content, start)
+        if length <= _MOST_SOUGHT_BYTES and _read_frame(content, start) is not None:
+            return start
+    return len(content)
 
 
 def _read_frame(content: bytes, place: int) -> bytes | None:

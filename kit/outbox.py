@@ -59,6 +59,8 @@ class Outbox:
     def open(self) -> None:
         """Recover what an earlier process left; another live process on the same path is an error."""
         self._backlog.recover(self._journal.open())
+        if self._journal.damaged_bytes:
+            _log.error("damaged events lost", bytes=self._journal.damaged_bytes)
         if self._journal.discarded_bytes:
             _log.warning("torn tail discarded", bytes=self._journal.discarded_bytes)
         if self._backlog:

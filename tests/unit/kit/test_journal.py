@@ -48,6 +48,16 @@ def test_a_damaged_or_zero_filled_tail_is_discarded(tmp_path):
     assert bodies(Journal(path)) == [b"first", b"second"]
 
 
+def test_a_damaged_record_takes_none_of_the_later_ones_with_it(tmp_path):
+    path = tmp_path / "log"
+    content = written(path, b"first", b"second", b"third")
+    for at in range(content.index(b"second") - 8, content.index(b"third") - 8):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :])
+        assert bodies(Journal(path)) == [b"first", b"third"], at
+        written(path, b"fourth")
+        assert bodies(Journal(path)) == [b"first", b"third", b"fourth"], at
+
+
 def test_a_foreign_file_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"something else of some length")
