@@ -85,6 +85,14 @@ class Manifest(ManifestMeta):
         return sum(digest.bytes for digest in self.files.values())
 
 
+def decode_json(text: str | bytes) -> Any:  # noqa: ANN401 -- what JSON may hold
+    """Decode a file that may be damaged; nesting beyond reason is a ValueError like every other fault."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def is_name(text: str) -> bool:
     """Whether callers may name a model so."""
     return len(text) <= _NAME_CHARS and re.fullmatch(_NAME_PATTERN, text) is not None
@@ -123,7 +131,7 @@ def load_manifest(directory: Path) -> Manifest:
     """Read a manifest; refuses one that was altered or that lies in another version's place."""
     path = directory / MANIFEST
     try:
-        document = json.loads(path.read_bytes())
+        document = decode_json(path.read_bytes())
         manifest = Manifest.model_validate(document)
     except FileNotFoundError as error:
         raise ArtifactError(path, "is missing") from error

@@ -80,7 +80,7 @@ def load_secrets(data_dir: Path) -> Secrets:
         known = json.loads(path.read_text()) if path.exists() else {}
         api_key = known.get("api_key") or f"tl-{secrets.token_hex(20)}"
         nats = {user: known.get("nats", {}).get(user) or secrets.token_hex(24) for user in USERS}
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         raise UpError(f"{path} is damaged: restore it, or remove it for new secrets") from None
     write_private(path, json.dumps({"api_key": api_key, "nats": nats}, indent=1))
     return Secrets(api_key, nats)

@@ -88,5 +88,5 @@ def _read(path: Path) -> ModelFile | None:
             size_bytes=sum(file["bytes"] for file in manifest["files"].values()),
             directory=path.parent,
         )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None

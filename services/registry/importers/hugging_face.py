@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
+from kit.artifacts import decode_json
 from services.registry.importers import safetensors_file
 from services.registry.importers.families import gemma3_wrapper, is_wrapped, parse_config
 from services.registry.importers.source import ModelSource, SourceError, Tensor
@@ -53,7 +54,7 @@ def _object(path: Path, *, optional: bool = False) -> dict[str, Any]:
     if optional and not path.exists():
         return {}
     try:
-        document = json.loads(_read(path))
+        document = decode_json(_read(path))
     except ValueError as error:
         raise SourceError(path, f"is not JSON: {error}") from error
     if not isinstance(document, dict):
@@ -91,16 +92,14 @@ def _entries(directory: Path) -> tuple[dict[str, Entry], Path]:
             raise SourceError(single, "is missing")
         return safetensors_file.read_header(single), single
     weight_map = _object(index).get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise SourceError(index, "has no weight_map")
-    shards = {str(shard): _shard(directory, str(shard)) for shard in sorted(set(weight_map.values()))}
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise SourceError(index, "has no weight_map that gives every tensor a file")
+    shards = {shard: _shard(directory, shard) for shard in sorted(set(weight_map.values()))}
     entries = {}
     for name, shard in weight_map.items():
-        if name not in shards[str(shard)]:
-            raise SourceError(
-                directory / str(shard), f"tensor {name} is missing, though the index places it here"
-            )
-        entries[name] = shards[str(shard)][name]
+        if name not in shards[shard]:
+            raise SourceError(directory / shard, f"tensor {name} is missing, though the index places it here")
+        entries[name] = shards[shard][name]
     return entries, index
 
 

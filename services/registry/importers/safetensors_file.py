@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kit.artifacts import decode_json
 from services.registry.importers.source import ITEM_BYTES, SourceError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def read_header(path: Path) -> dict[str, Entry]:
         if not 0 < length <= min(size - _LENGTH_BYTES, _MAX_HEADER_BYTES):
             raise SourceError(path, "is truncated or damaged: its header does not fit")
         try:
-            header = json.loads(file.read(length))
+            header = decode_json(file.read(length))
             header.pop("__metadata__", None)
             items = list(header.items())
         except (ValueError, AttributeError) as error:
@@ -64,7 +65,7 @@ def _entry(path: Path, name: str, fields: Any, base: int, file_size: int) -> Ent
     try:
         dtype, shape = str(fields["dtype"]), tuple(int(extent) for extent in fields["shape"])
         begin, end = (int(offset) for offset in fields["data_offsets"])
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise SourceError(path, f"tensor {name}: damaged header") from error
     if dtype not in ITEM_BYTES:
         raise SourceError(

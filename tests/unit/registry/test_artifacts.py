@@ -51,6 +51,13 @@ def test_a_truncated_file_is_refused_with_both_sizes(tmp_path: Path) -> None:
         artifacts.verify(artifact, ["model.safetensors"])
 
 
+def test_a_manifest_that_is_nested_beyond_reason_is_refused_by_name(tmp_path: Path) -> None:
+    directory = publish(tmp_path)
+    (directory / artifacts.MANIFEST).write_text("[" * 100_000)
+    with pytest.raises(artifacts.ArtifactError, match=r"manifest\.json: .*nested too deeply"):
+        artifacts.load_manifest(directory)
+
+
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     artifact = publish(tmp_path)
     (artifact / "tokenizer.json").unlink()

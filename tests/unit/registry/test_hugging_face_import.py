@@ -189,6 +189,28 @@ def spoil_index(directory: Path) -> None:
     path.write_text(path.read_text().replace("model-1.", "../model-1."))
 
 
+def spoil_listing(directory: Path) -> None:
+    shard(directory)
+    index = {"weight_map": {"model.norm.weight": ["model-1.safetensors"]}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def spoil_nesting(directory: Path) -> None:
+    (directory / "config.json").write_text("[" * 100_000)
+
+
+def spoil_header_with(directory: Path, header: bytes) -> None:
+    (directory / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+
+
+def spoil_header_nesting(directory: Path) -> None:
+    spoil_header_with(directory, b"[" * 100_000)
+
+
+def spoil_extent(directory: Path) -> None:
+    spoil_header_with(directory, b'{"a": {"dtype": "F32", "shape": [1e999], "data_offsets": [0, 4]}}')
+
+
 def spoil_stop(directory: Path) -> None:
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": VOCAB}))
 
@@ -219,6 +241,10 @@ def spoil_weights(directory: Path) -> None:
         (spoil_tokenizer, r"tokenizer\.json: is not a tokenizer"),
         (spoil_shard, r"model-1\.safetensors: is missing, though the index names it"),
         (spoil_index, r"model-1\.safetensors: is missing, though the index names it"),
+        (spoil_listing, r"index\.json: has no weight_map"),
+        (spoil_nesting, r"config\.json: it is nested too deeply"),
+        (spoil_header_nesting, r"model\.safetensors: is damaged: its header"),
+        (spoil_extent, r"model\.safetensors: tensor a: damaged header"),
         (spoil_stop, rf"eos_token_id: {VOCAB} is not a token id"),
         (spoil_weights, r"model\.safetensors: is missing"),
     ],

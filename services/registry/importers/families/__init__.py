@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from kit.artifacts import decode_json
 from services.registry.importers.families import gemma3_wrapper
 from services.registry.importers.families.gemma3 import Gemma3Config
 from services.registry.importers.families.llama import LlamaConfig
@@ -39,7 +40,7 @@ def parse_config(path: Path, text: str | bytes) -> tuple[DecoderConfig, str]:
     spelled out as transformers 5 does, so that whoever loads the model need not know what is left out.
     """
     try:
-        document = json.loads(text)
+        document = decode_json(text)
         if not isinstance(document, dict):
             raise SourceError(path, "is not a JSON object")
         family, document = _family(path, document)
