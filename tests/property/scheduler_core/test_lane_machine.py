@@ -67,8 +67,9 @@ class LaneMachine(RuleBasedStateMachine):
         stop=st.frozensets(st.integers(0, 11), max_size=2),
         logprobs=st.sampled_from([None, 0]),
         wait_s=st.none() | st.floats(-0.01, 1.0),
+        resume=st.booleans(),
     )
-    def submit(self, shared, own, output, n, tenant, priority, stop, logprobs, wait_s):
+    def submit(self, shared, own, output, n, tenant, priority, stop, logprobs, wait_s, resume):
         harness = self.harness
         prompt = SHARED[:shared] + own
         before = harness.lane.status()
@@ -76,7 +77,7 @@ class LaneMachine(RuleBasedStateMachine):
         refusals_before = sum(harness.lane.counters.refusals.values())
         request = harness.request(
             prompt, output, n=n, tenant_id=tenant, priority=priority, stop_token_ids=stop,
-            deadline=None if wait_s is None else harness.now + wait_s,
+            deadline=None if wait_s is None else harness.now + wait_s, resume=resume,
         )  # fmt: skip
         sampling = Sampling(seed=request.request_id, top_logprobs=logprobs)
         fields = {name: getattr(request, name) for name in request.__dataclass_fields__}
