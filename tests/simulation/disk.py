@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
 from kit.disk import Disk
 from tests.simulation.kernel import PowerLoss
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
     import random
+    from pathlib import Path
 
 
 class _File:

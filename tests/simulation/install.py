@@ -8,7 +8,7 @@ import secrets
 import time
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from types import SimpleNamespace
-from typing import Any, NoReturn, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 from unittest.mock import patch
 
 import structlog

@@ -16,7 +16,7 @@ KEPT_LINES = 6000
 BEGINNING = 1_700_000_000.0
 
 
-class Violation(Exception):
+class Violation(Exception):  # noqa: N818 - says what happened
     """A promise of the platform did not hold."""
 
 
@@ -34,6 +34,7 @@ class World:
         self.events = 0
         self.running: Process | None = None  # whose code runs now
         self.failure: Violation | None = None
+        self.deaths: list[tuple[str, int, float]] = []  # name, life, when
         self._queue: list[tuple[float, int, Action, Callable[[], bool] | None]] = []
         self._scheduled = 0
         self._lines: deque[tuple[float, str, str, tuple[object, ...]]] = deque(maxlen=KEPT_LINES)
@@ -136,6 +137,7 @@ class Process:
         try:
             action()
             loop.drain()
+            self.settled()
         except PowerLoss:
             self.crash()
         finally:
@@ -167,6 +169,7 @@ class Process:
         if not self.up:
             return
         self.world.note(self.name, "crashes")
+        self.world.deaths.append((self.name, self.life, self.world.now))
         self.up = self.paused = False
         self._held.clear()
         self.loop._ready.clear()
@@ -193,6 +196,9 @@ class Process:
             held, self._held = self._held, deque()
             for action in held:
                 self.world.after(0.0, action)
+
+    def settled(self) -> None:
+        """What to look at after each event of this process."""
 
     def on_start(self) -> None:
         """What a start does."""

@@ -8,8 +8,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from contextvars import Context
     from collections.abc import Callable, Coroutine
+    from contextvars import Context
+
     from tests.simulation.kernel import Process
 
 DISK_S = (0.0005, 0.008)

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, NoReturn, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import nats.errors
 from nats.js import api
@@ -17,8 +17,9 @@ from kit.messages import Handler, Hook, Message
 from tests.simulation.kernel import Process
 
 if TYPE_CHECKING:
-    from tests.simulation.network import Network
     from collections.abc import Callable
+
+    from tests.simulation.network import Network
 
 DEDUP_S = 120.0
 POLL_S = 0.5
@@ -47,6 +48,17 @@ class Consumer:
     first: int = 0
 
 
+@dataclass(slots=True)
+class Watch:
+    """Who hears of new messages, and up to where it has."""
+
+    watcher: Process
+    life: int
+    handler: Callable[[Stored], None]
+    given: dict[str, int] = field(default_factory=dict)
+    at: float = 0.0
+
+
 class Nats(Process):
     """The server. What it stored it keeps: it syncs before it acknowledges."""
 
@@ -59,7 +71,7 @@ class Nats(Process):
         self.full = False
         self._sequence = 0
         self._seen: dict[str, float] = {}
-        self._watchers: list[tuple[Process, int, Callable[[Stored], None]]] = []
+        self._watches: list[Watch] = []
 
     @property
     def caught_up(self) -> bool:
@@ -86,17 +98,15 @@ class Nats(Process):
             self.usage.append(message)
             return self._sequence
         self.last[subject] = message
-        for watcher, life, handler in self._watchers:
-            if watcher.life == life:
-                self._tell(watcher, handler, message)
+        for watch in self._watches:
+            self._catch_up(watch)
         return self._sequence
 
     def watch(self, watcher: Process, handler: Callable[[Stored], None]) -> None:
         """Give the last message of each subject, then each new one."""
-        self._watchers = [one for one in self._watchers if one[0] is not watcher]
-        self._watchers.append((watcher, watcher.life, handler))
-        for message in self.last.values():
-            self._tell(watcher, handler, message)
+        self._watches = [one for one in self._watches if one.watcher is not watcher]
+        self._watches.append(Watch(watcher, watcher.life, handler))
+        self._catch_up(self._watches[-1])
 
     def due(self, consumer: Consumer, most: int) -> list[Stored]:
         """Take what is to be delivered now, the oldest first; after a redelivery nothing has an order."""
@@ -115,14 +125,22 @@ class Nats(Process):
         return found
 
     def on_start(self) -> None:
-        for watcher, life, handler in self._watchers:
-            if watcher.life == life:
-                for message in self.last.values():
-                    self._tell(watcher, handler, message)
+        for watch in self._watches:
+            watch.given.clear()
+            self._catch_up(watch)
 
-    def _tell(self, watcher: Process, handler: Callable[[Stored], None], message: Stored) -> None:
-        if not self.network.silent(self, watcher):
-            watcher.deliver(self.network.latency(), lambda: handler(message))
+    def _catch_up(self, watch: Watch) -> None:
+        """Tell a watcher what is new; while it cannot be reached, later."""
+        if not self.up or watch.watcher.life != watch.life:
+            return
+        if self.network.silent(self, watch.watcher):
+            self.after(POLL_S, lambda: self._catch_up(watch))
+            return
+        for message in self.last.values():
+            if watch.given.get(message.subject, 0) < message.sequence:
+                watch.given[message.subject] = message.sequence
+                watch.at = max(watch.at, self.world.now + self.network.latency())
+                watch.watcher.deliver(watch.at - self.world.now, lambda one=message: watch.handler(one))
 
 
 class JetStream:

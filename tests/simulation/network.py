@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.simulation.kernel import Process, World
     from collections.abc import Callable
+
+    from tests.simulation.kernel import Process, World
 
 KEEPALIVE_S = 6.0
 
@@ -154,7 +154,7 @@ class Way:
 
 
 class Stream:
-    """A bidirectional stream: each direction is ordered; it breaks as a whole, seen by each end on its own."""
+    """Two ordered directions that break together; each end hears of it in its own time."""
 
     def __init__(
         self, network: Network, client: Process, server: Process, method: str = "", window: int = 64

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from kit.bus import BusError
 from tests.simulation.kernel import Process
 from tests.simulation.nats import Nats, SimulatedBus
 from tokenloom.api.events.v1 import events_pb2
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tests.simulation.worker import Worker

@@ -150,6 +150,8 @@ class Server(Process):
             error = refusal(failure)
         except asyncio.CancelledError:
             error = unavailable()
+        except Exception as fault:  # production would answer INTERNAL
+            self.failed(fault)
         if not end.ended:
             end.stream.down.send(_Status(error))
             end.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kit import lifecycle
 from kit.journal import Journal
@@ -25,9 +25,9 @@ from tests.simulation.rpc import Server
 from tokenloom.api.events.v1 import events_pb2
 
 if TYPE_CHECKING:
+    from services.scheduler.core.messages import Effect, Request
+    from tests.simulation.auditor import Auditor
     from tests.simulation.network import Network
-    from services.scheduler.core.messages import Effect
-    from collections.abc import Callable
 
 LEASE_S = 3.0
 STEP_TIMEOUT_S = 2.0
@@ -49,25 +49,42 @@ class Epochs:
 
 
 class WatchedLane(Lane):
-    """A lane whose effects are seen by the auditor too."""
+    """A lane whose requests and effects the auditor sees too."""
 
-    def __init__(self, model_version: str, limits: LaneLimits, see: Callable[[Effect], None]) -> None:
+    def __init__(self, model_version: str, limits: LaneLimits, auditor: Auditor) -> None:
         super().__init__(model_version, limits)
-        self._see = see
+        self._auditor = auditor
+
+    def submit(self, request: Request, now: float) -> None:
+        super().submit(request, now)
+        self._auditor.submitted(request)
 
     def effects(self) -> list[Effect]:
         effects = super().effects()
         for effect in effects:
-            self._see(effect)
+            self._auditor.effect(effect)
         return effects
+
+
+class WatchedOwnership(Ownership):
+    """Ownership whose grants the auditor sees too."""
+
+    def __init__(self, lease_s: float, auditor: Auditor) -> None:
+        super().__init__(lease_s)
+        self._auditor = auditor
+
+    def _give(self, request_id: int, holding: Any, stream: str, above: int) -> int:
+        epoch = super()._give(request_id, holding, stream, above)
+        self._auditor.granted(request_id, epoch, stream)
+        return epoch
 
 
 class Scheduler(Server):
     """One process; its epochs and its outbox outlive it."""
 
-    def __init__(self, network: Network, nats: Nats, see: Callable[[Effect], None]) -> None:
+    def __init__(self, network: Network, nats: Nats, auditor: Auditor) -> None:
         super().__init__(network, "scheduler")
-        self._nats, self._see = nats, see
+        self._nats, self._auditor = nats, auditor
         self.disk = SimulatedDisk(self.world.rng)
         self._epochs = Epochs()
         self.limits = LaneLimits(pipeline_depth=self.world.rng.choice((1, 1, 2)), chunk_tokens=8)
@@ -80,12 +97,17 @@ class Scheduler(Server):
         self.outbox = outbox = Outbox(Path("scheduler/outbox"), journal=journal)
         outbox.open()
         self.desk = desk = Desk(
-            Ownership(LEASE_S),
+            WatchedOwnership(LEASE_S, self._auditor),
             Records(RETENTION_S, 1 << 20),
-            lambda model_version: WatchedLane(model_version, self.limits, self._see),
+            lambda model_version: WatchedLane(model_version, self.limits, self._auditor),
             vacant_s=VACANT_S,
         )
+        self._auditor.scheduler_starts()
         self.loop.create_task(self._serve(desk, outbox))
+
+    def settled(self) -> None:
+        if self.desk is not None:
+            self._auditor.check(self.desk)
 
     async def _serve(self, desk: Desk, outbox: Outbox) -> None:
         metrics: Any = Nothing()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.unit.scheduler_core.model_worker import ROOT, extend, next_token
 
 if TYPE_CHECKING:
-    from services.gateway.core.spec import GenerationSpec
     from collections.abc import Sequence
+
+    from services.gateway.core.spec import GenerationSpec
 
 NAME, MODEL_VERSION, TOKENIZER_VERSION = "toy", "toy@1", "toy-tokenizer"
 VOCAB, CONTEXT, EOS = 64, 48, 1

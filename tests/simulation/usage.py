@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from services.usage.adapters.ledger import Recorded
 from services.usage.core.ledger import Audit, Entry, Renewal, Row, fold, last_heard
 from services.usage.recorder import Recorder
 from tests.simulation.kernel import Process
 from tests.simulation.nats import Nats, SimulatedBus
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from services.scheduler.core.messages import Capacity, NewSequence, Sampling, StepPlan, StepResult
 from services.worker.core.errors import PlanError
@@ -13,8 +13,8 @@ from tokenloom.api.events.v1 import events_pb2
 from tokenloom.api.worker.v1 import worker_pb2
 
 if TYPE_CHECKING:
-    from tests.simulation.network import Network, Stream
     from tests.simulation.kernel import World
+    from tests.simulation.network import Network, Stream
 
 REVISION = "sim-1"
 STEP_S = (0.01, 0.035)
