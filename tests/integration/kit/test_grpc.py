@@ -150,6 +150,28 @@ async def test_a_client_that_leaves_runs_the_handlers_clean_up(echo):
     await asyncio.wait_for(echo.cleaned.wait(), 5)
 
 
+async def test_keepalive_pings_in_a_long_prefill_bring_no_goaway(monkeypatch):
+    """Each side is set, and the server's least period lies below the client's."""
+    seen = {}
+
+    def recording(kind, make):
+        def made(*args, options, **rest):
+            seen[kind] = dict(options)
+            return make(*args, options=options, **rest)
+
+        return made
+
+    for kind, name in (("server", "server"), ("client", "insecure_channel")):
+        monkeypatch.setattr(grpc.aio, name, recording(kind, getattr(grpc.aio, name)))
+    kit_grpc.Server("127.0.0.1:0")
+    await kit_grpc.channel("127.0.0.1:1").close()
+    least_ms = seen["server"]["grpc.http2.min_recv_ping_interval_without_data_ms"]
+    for side in ("server", "client"):
+        assert seen[side]["grpc.keepalive_time_ms"] > least_ms
+        assert seen[side]["grpc.keepalive_permit_without_calls"] == 1
+    assert seen["client"]["grpc.http2.max_pings_without_data"] == 0
+
+
 async def test_a_message_over_the_limit_is_refused_and_the_server_lives(echo):
     echo.action = lambda: asyncio.sleep(0)
     unary = echo.channel.unary_unary("/test.Echo/Unary")

@@ -108,3 +108,18 @@ async def test_a_crash_between_commit_and_ack_doubles_nothing(bus, database):
     after = {row.entry.request_id: row for row in await ledger.page(ALL)}
     assert len(after) == 10
     assert all(after[row.entry.request_id] == row for row in before)
+
+
+async def test_the_usage_stream_is_no_work_queue_that_loses_messages(bus, database):
+    """Being read removes nothing, and a reader that dies takes nothing with it."""
+    ledger = Ledger(database, WINDOW_S)
+    durable = f"kept-{id(database)}"
+    await publish(bus, range(1, 4))
+    reader = asyncio.create_task(bus.consume("USAGE", durable, Recorder(ledger), 64))
+    await until_stored(ledger, 3)
+    await until_acknowledged(bus, durable)
+    reader.cancel()
+    stream = await bus.js.stream_info("USAGE")
+    assert (stream.config.retention, stream.state.messages) == ("limits", 6)
+    config = (await bus.js.consumer_info("USAGE", durable)).config
+    assert (config.durable_name, config.ack_policy, config.deliver_subject) == (durable, "explicit", None)
