@@ -129,7 +129,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         match message.WhichOneof("message"):
             case "heartbeat" if message.heartbeat.sequence:
                 ack = scheduler_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)
-                session.send(scheduler_pb2.LaneResponse(heartbeat_ack=ack))
+                session.send(scheduler_pb2.LaneResponse(heartbeat_ack=ack), first=True)
             case "submit":
                 session.send(self._submit(message.submit, session.owner))
                 self._steps.wake()

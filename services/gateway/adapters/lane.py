@@ -1,4 +1,4 @@
-"""The lane client: one multiplexed stream to the scheduler, kept alive, its steps dealt out to the owners."""
+"""The lane client: keeps one stream to the scheduler open, and the lane book moving."""
 
 from __future__ import annotations
 
@@ -6,28 +6,24 @@ import asyncio
 import math
 import random
 import time
-from collections import deque
 from typing import TYPE_CHECKING
 
 import grpc
 
 import kit.log
-from kit.errors import Code, ServiceError
-from services.gateway.adapters.lane_codec import (
-    PROTO_REASONS,
-    decode_reason,
-    decode_refusal,
-    decode_tokens,
-    encode_submission,
-)
-from services.gateway.core.lease import LaneLostError, Lease
-from services.gateway.core.outcome import FinishReason
+from services.gateway.adapters.lane_codec import decode, encode
+from services.gateway.core.lane_book import LaneBook
+from services.gateway.core.lane_messages import Welcome
+from services.gateway.core.lease import LaneLostError
 from tokenloom.api.scheduler.v1 import scheduler_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from services.gateway.app.ports import LaneOwner
+    from services.gateway.core.effects import Effect, Meter
+    from services.gateway.core.order import Order
+    from services.gateway.core.owner import Owner
+    from services.gateway.core.vocabulary import Vocabulary
 
     Call = grpc.aio.StreamStreamCall[scheduler_pb2.LaneRequest, scheduler_pb2.LaneResponse]
     OpenLane = Callable[[], Call]
@@ -35,12 +31,11 @@ if TYPE_CHECKING:
 _log = kit.log.get("lane")
 
 _WELCOME_S = 5.0
-_AGAIN_S = 0.1
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 2.0
 
 
 class LaneClient:
-    """Keeps one lane stream open and tells the owner of each request what the scheduler says."""
+    """Every request of this gateway, and the stream that they share."""
 
     def __init__(
         self,
@@ -51,23 +46,40 @@ class LaneClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_lane = open_lane
-        self._gateway_id = gateway_id
-        self._resubmit_s = resubmit_s
         self._clock = clock
-        self._owners: dict[int, LaneOwner] = {}
-        self._again_until: dict[int, float] = {}
-        self._outgoing: deque[scheduler_pb2.LaneRequest] = deque()
+        self._book = LaneBook(gateway_id, resubmit_s=resubmit_s)
+        self._carry_out: Callable[[Owner, Effect], None] = _ignore
         self._wake = asyncio.Event()
         self._flushed = asyncio.Event()
         self._flushed.set()
-        self._give_up: asyncio.TimerHandle | None = None
-        self._connected = False
-        self._lease: Lease | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
 
     @property
     def connected(self) -> bool:
         """The scheduler has welcomed us and the stream stands."""
-        return self._connected
+        return self._book.connected
+
+    def listen(self, carry_out: Callable[[Owner, Effect], None]) -> None:
+        """Who does what owners ask for."""
+        self._carry_out = carry_out
+
+    def submit(self, order: Order, vocabulary: Vocabulary, meter: Meter) -> Owner:
+        """Ask for admission; raises NO_CAPACITY when there is no scheduler to ask."""
+        owner = self._book.submit(order, vocabulary, self._clock(), meter=meter)
+        self._moved()
+        return owner
+
+    def attach(self, request_id: int, tenant_id: str, vocabulary: Vocabulary, meter: Meter) -> Owner:
+        """Ask to follow a request that this gateway has no owner of; raises NO_CAPACITY."""
+        owner = self._book.attach(request_id, tenant_id, vocabulary, self._clock(), meter=meter)
+        self._moved()
+        return owner
+
+    def tell(self, say: Callable[..., None], *what: object) -> None:
+        """Give an owner one of its inputs, and do what comes of it."""
+        say(*what, self._clock())
+        self._moved()
 
     async def run(self) -> None:
         """Keep the stream open for ever; returns only by cancellation."""
@@ -76,15 +88,16 @@ class LaneClient:
             try:
                 await self._serve()
             except* (grpc.RpcError, LaneLostError, asyncio.InvalidStateError, TimeoutError) as errors:
-                say = _log.warning if self._connected else _log.debug
+                say = _log.warning if self.connected else _log.debug
                 say("lane lost", cause=_cause(errors.exceptions[0]))
-            backoff = _FIRST_BACKOFF_S if self._connected else min(backoff * 2, _LAST_BACKOFF_S)
-            self._disconnected()
+            backoff = _FIRST_BACKOFF_S if self.connected else min(backoff * 2, _LAST_BACKOFF_S)
+            self._book.disconnect(self._clock())
+            self._moved()
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until all that was said has been written; False when nobody is there to hear it."""
-        if not self._connected:
+        if not self.connected:
             return False
         try:
             async with asyncio.timeout(timeout_s):
@@ -93,191 +106,81 @@ class LaneClient:
             return False
         return True
 
-    def submit(self, owner: LaneOwner) -> None:
-        """Ask for admission; raises NO_CAPACITY when there is no scheduler to ask."""
-        if not self._connected:
-            raise _no_scheduler()
-        self._owners[owner.request_id] = owner
-        self._send(scheduler_pb2.LaneRequest(submit=encode_submission(owner.submission())))
-
-    def cancel(
-        self,
-        request_id: int,
-        reason: FinishReason,
-        *,
-        choice: int | None = None,
-        kept_tokens: int | None = None,
-    ) -> None:
-        """End a request, or one choice, in no plan built after this arrives."""
-        message = scheduler_pb2.Cancel(
-            request_id=request_id, choice=choice, kept_tokens=kept_tokens, reason=PROTO_REASONS[reason]
-        )
-        self._send(scheduler_pb2.LaneRequest(cancel=message))
-
-    def settle(
-        self,
-        request_id: int,
-        owner_epoch: int,
-        reason: FinishReason,
-        output_tokens: Sequence[int],
-    ) -> None:
-        """Report the owner's verdict, after `closed` is durable."""
-        message = scheduler_pb2.Settle(
-            request_id=request_id,
-            owner_epoch=owner_epoch,
-            finish_reason=PROTO_REASONS[reason],
-            output_tokens=output_tokens,
-        )
-        self._send(scheduler_pb2.LaneRequest(settle=message))
-        self.forget(request_id)
-
-    def forget(self, request_id: int) -> None:
-        """Tell the owner of a request nothing more."""
-        self._owners.pop(request_id, None)
-        self._again_until.pop(request_id, None)
-
-    def _send(self, message: scheduler_pb2.LaneRequest) -> None:
-        self._outgoing.append(message)
-        self._flushed.clear()
-        self._wake.set()
-
     async def _serve(self) -> None:
         call = self._open_lane()
         try:
-            sent = self._clock()
-            hello = scheduler_pb2.Hello(gateway_id=self._gateway_id)
             async with asyncio.timeout(_WELCOME_S):
-                await call.write(scheduler_pb2.LaneRequest(hello=hello))
+                await call.write(encode(self._book.hello(self._clock())))
                 first = await call.read()
             if not isinstance(first, scheduler_pb2.LaneResponse) or not first.HasField("welcome"):
                 raise LaneLostError("the scheduler did not say welcome")
-            self._lease = lease = Lease(first.welcome.lease_us / 1e6, sent)
-            self._welcomed(first.welcome)
+            welcome = Welcome(first.welcome.scheduler_epoch, first.welcome.lease_us / 1e6)
+            self._book.welcome(welcome, self._clock())
+            self._moved()
+            _log.info("lane open", scheduler_epoch=welcome.scheduler_epoch, lease_s=welcome.lease_s)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._write(call, lease))
-                group.create_task(self._read(call, lease))
-                group.create_task(self._watch(lease))
+                group.create_task(self._write(call))
+                group.create_task(self._read(call))
+                group.create_task(self._watch())
         finally:
             call.cancel()
 
-    async def _write(self, call: Call, lease: Lease) -> None:
+    async def _write(self, call: Call) -> None:
         while True:
-            if not self._outgoing:
-                self._flushed.set()
-                self._wake.clear()
-                try:
-                    async with asyncio.timeout(lease.period_s):
-                        await self._wake.wait()
-                except TimeoutError:
-                    self._send(scheduler_pb2.LaneRequest(heartbeat=scheduler_pb2.Heartbeat()))
-            now = self._clock()
-            lease.check(now)
-            await call.write(self._outgoing[0])
-            self._outgoing.popleft()
-            lease.renew(now)
+            message = self._book.next_message(self._clock())
+            if message is not None:
+                await call.write(encode(message))
+                continue
+            self._flushed.set()
+            self._wake.clear()
+            await self._wake.wait()
 
-    async def _watch(self, lease: Lease) -> None:
-        # A write that hangs renews nothing and raises nothing.
-        while True:
-            await asyncio.sleep(lease.period_s / 2)
-            lease.check(self._clock())
-
-    async def _read(self, call: Call, lease: Lease) -> None:
+    async def _read(self, call: Call) -> None:
         while True:
             response = await call.read()
             if not isinstance(response, scheduler_pb2.LaneResponse):
                 raise LaneLostError("the scheduler ended the stream")
-            now = self._clock()
-            lease.check(now)
-            self._dispatch(response, now)
+            if (message := decode(response)) is not None:
+                self._book.hear(message, self._clock())
+                self._moved()
 
-    def _dispatch(self, response: scheduler_pb2.LaneResponse, now: float) -> None:
-        kind = response.WhichOneof("message")
-        if kind == "step":
-            self._deal(response.step, now)
-        elif kind == "accepted":
-            self._accepted(response.accepted)
-        elif kind == "refused":
-            self._refused(response.refused)
+    async def _watch(self) -> None:
+        # A scheduler that hears nothing, or is not heard, raises nothing.
+        lease = self._book.lease
+        assert lease is not None
+        while True:
+            await asyncio.sleep(lease.period_s / 2)
+            lease.check(self._clock())
 
-    def _refused(self, refused: scheduler_pb2.Refused) -> None:
-        request_id = refused.request_id
-        # A scheduler that has just started listens before its workers are attached.
-        if refused.reason == "NO_CAPACITY" and self._clock() < self._again_until.get(request_id, -math.inf):
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._submit_again, request_id)
-        elif owner := self._owners.get(request_id):
-            self.forget(request_id)
-            owner.refused(decode_refusal(refused))
+    def _moved(self) -> None:
+        """Carry out what was asked for; wake who waits for it."""
+        while effects := self._book.take_effects():
+            for owner, effect in effects:
+                self._carry_out(owner, effect)
+        if self._book.waiting:
+            self._flushed.clear()
+            self._wake.set()
+        when = self._book.next_timer()
+        if when != self._timer_at:
+            self._set_timer(when)
 
-    def _submit_again(self, request_id: int) -> None:
-        if self._connected and (owner := self._owners.get(request_id)):
-            self._send(scheduler_pb2.LaneRequest(submit=encode_submission(owner.submission())))
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = when
+        if when < math.inf:
+            delay = max(0.0, when - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
 
-    def _accepted(self, accepted: scheduler_pb2.Accepted) -> None:
-        if owner := self._owners.get(accepted.request_id):
-            self._again_until.pop(accepted.request_id, None)
-            owner.accepted(accepted.owner_epoch, accepted.runtime_revision)
-            return
-        # Given up meanwhile: nobody was told of it, so nobody pays.
-        self.cancel(accepted.request_id, FinishReason.CANCELLED)
-        self.settle(accepted.request_id, accepted.owner_epoch, FinishReason.CANCELLED, ())
+    def _tick(self) -> None:
+        self._timer_at = math.inf
+        self._book.tick(self._clock())
+        self._moved()
 
-    def _deal(self, step: scheduler_pb2.LaneStep, now: float) -> None:
-        owners = self._owners
-        tokens = decode_tokens(list(step.token_id), step.logprobs)
-        for request_id, choice, index, token in zip(
-            step.request_id, step.choice, step.index, tokens, strict=True
-        ):
-            if owner := owners.get(request_id):
-                try:
-                    owner.token(choice, index, token, now)
-                except Exception as fault:  # one request's fault ends one request
-                    self._give_up_on(owner, fault)
-        for end in step.choice_end:
-            if owner := owners.get(end.request_id):
-                try:
-                    owner.choice_ended(end.choice, decode_reason(end.finish_reason), end.error_reason)
-                except Exception as fault:  # as above
-                    self._give_up_on(owner, fault)
-        for last in step.request_end:
-            if owner := owners.get(last.request_id):
-                owner.request_ended(last.input_tokens, last.cached_tokens, last.queue_us / 1e6)
 
-    def _give_up_on(self, owner: LaneOwner, fault: Exception) -> None:
-        _log.error("request given up", request_id=owner.request_id, fault=type(fault).__name__)
-        self.cancel(owner.request_id, FinishReason.ERROR)
-        self.forget(owner.request_id)
-        owner.refused(ServiceError(Code.INTERNAL, "INTERNAL", "the gateway failed on this request"))
-
-    def _welcomed(self, welcome: scheduler_pb2.Welcome) -> None:
-        self._connected = True
-        _log.info("lane open", scheduler_epoch=welcome.scheduler_epoch, lease_s=welcome.lease_us / 1e6)
-        if self._give_up is not None:
-            self._give_up.cancel()
-            self._give_up = None
-        for request_id in self._owners:
-            self._again_until[request_id] = self._clock() + self._resubmit_s
-            self._submit_again(request_id)
-
-    def _disconnected(self) -> None:
-        if not self._connected:
-            return
-        self._connected = False
-        kept = [m for m in self._outgoing if m.WhichOneof("message") in {"cancel", "settle"}]
-        self._outgoing = deque(kept)
-        # The scheduler may have ended the stream because our lease ran out there: only the clock tells.
-        held = self._lease is not None and self._lease.held(self._clock())
-        for owner in list(self._owners.values()):
-            if not held:
-                owner.disowned()
-            if not owner.lost():
-                self.forget(owner.request_id)
-        self._give_up = asyncio.get_running_loop().call_later(self._resubmit_s, self._refuse_all)
-
-    def _refuse_all(self) -> None:
-        for owner in list(self._owners.values()):
-            self.forget(owner.request_id)
-            owner.refused(_no_scheduler())
+def _ignore(owner: Owner, effect: Effect) -> None:
+    pass
 
 
 def _cause(error: BaseException) -> str:
@@ -285,7 +188,3 @@ def _cause(error: BaseException) -> str:
         error = error.exceptions[0]
     details = error.details() if isinstance(error, grpc.aio.AioRpcError) else None
     return details or str(error) or type(error).__name__
-
-
-def _no_scheduler() -> ServiceError:
-    return ServiceError(Code.UNAVAILABLE, "NO_CAPACITY", "no scheduler is reachable", retry_after_ms=1000)

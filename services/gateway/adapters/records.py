@@ -8,8 +8,9 @@ import grpc
 
 from kit.errors import Code, ServiceError
 from kit.grpc import service_error
-from services.gateway.adapters.lane_codec import decode_reason, decode_text_spec, decode_tokens
-from services.gateway.app.ports import ChoiceRecord, KeptRecord, State, Verdict
+from services.gateway.adapters.lane_codec import decode_record, decode_text_spec
+from services.gateway.adapters.verdict_codec import decode_kept
+from services.gateway.app.ports import KeptRecord, State
 from services.gateway.core.ids import generation_not_found
 from tokenloom.api.scheduler.v1 import scheduler_pb2
 
@@ -51,25 +52,13 @@ class SchedulerRecords:
 
 
 def _record(response: scheduler_pb2.GetGenerationResponse) -> KeptRecord:
-    verdict = None
-    if response.HasField("settled"):
-        settled = response.settled
-        verdict = Verdict(decode_reason(settled.finish_reason), list(settled.output_tokens))
     return KeptRecord(
         state=State(response.state),
         model_version=response.model_version,
         stop=decode_text_spec(response.text_spec),
-        choices=[_choice(choice) for choice in response.choice],
-        input_tokens=response.end.input_tokens,
-        cached_tokens=response.end.cached_tokens,
-        queue_s=response.end.queue_us / 1e6,
-        verdict=verdict,
+        choices=[decode_record(choice) for choice in response.choice],
+        verdict=decode_kept(response),
     )
-
-
-def _choice(choice: scheduler_pb2.ChoiceRecord) -> ChoiceRecord:
-    tokens = decode_tokens(list(choice.token_id), choice.logprobs)
-    return ChoiceRecord(tokens, decode_reason(choice.finish_reason) if choice.finish_reason else None)
 
 
 def _error(error: grpc.aio.AioRpcError) -> ServiceError:

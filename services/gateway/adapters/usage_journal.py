@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import kit.log
 from kit.errors import Code, ServiceError
 from kit.outbox import OutboxFull
-from services.gateway.adapters.lane_codec import PROTO_REASONS
+from services.gateway.adapters.verdict_codec import PROTO_REASONS
 from tokenloom.api.events.v1 import events_pb2
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
     from kit.outbox import Outbox
-    from services.gateway.app.ports import UsageRecord
+    from services.gateway.core.effects import UsageRecord
     from services.gateway.core.outcome import Closed
 
 _log = kit.log.get("usage")

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kit import lifecycle, log
-from kit.errors import Code, ServiceError
-from services.gateway.app.generation import Generation
-from services.gateway.app.ports import Order, State
-from services.gateway.app.reader import Reader
-from services.gateway.app.reading import Reading
-from services.gateway.app.snapshot import OwnVerdict, Snapshot, snapshot_of
-from services.gateway.core.choice import ChoiceAssembler
-from services.gateway.core.ids import MAX_REQUEST_ID, format_id
+from kit.errors import Code, ServiceError, invalid
+from services.gateway.app.live import LiveTable
+from services.gateway.app.ports import State
+from services.gateway.app.snapshot import Snapshot, snapshot_of
+from services.gateway.core.ids import MAX_REQUEST_ID
 from services.gateway.core.limits import effective_priority, prepare
+from services.gateway.core.order import Order, Sampling
+from services.gateway.core.reader import Reader
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.gateway.app.live import Live
     from services.gateway.app.ports import (
         Lane,
         Meters,
@@ -28,16 +28,15 @@ if TYPE_CHECKING:
         Route,
         Routes,
         Tenant,
+        Ticket,
         Tokenizers,
         UsageJournal,
     )
-    from services.gateway.core.outcome import Closed
+    from services.gateway.app.reading import Reading
     from services.gateway.core.spec import GenerationSpec, PromptSpec
     from services.gateway.core.tokenizing import ModelTokenizer
 
-_log = log.get("generations")
 _SEED_BITS = 53  # exact in every JSON reader
-_RECENT = 4096
 _SWEEP_S = 1.0
 # Well within the 30 s that the ledger grants beyond a lease.
 _RENEW_S = 10.0
@@ -50,6 +49,19 @@ class Arrival:
     received: float
     deadline: float | None = None
 
+    def deadline_of(self, spec: GenerationSpec) -> float | None:
+        """The nearer of the caller's and the request's own."""
+        if spec.deadline_ms is None:
+            return self.deadline
+        own = self.received + spec.deadline_ms / 1000
+        return own if self.deadline is None else min(own, self.deadline)
+
+    def check_deadline(self, spec: GenerationSpec) -> None:
+        """Raise DEADLINE_EXCEEDED when it has passed."""
+        deadline = self.deadline_of(spec)
+        if deadline is not None and deadline <= time.monotonic():
+            raise ServiceError(Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED", "the deadline has passed")
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -58,6 +70,7 @@ class Settings:
     default_output_tokens: int
     reader_timeout_s: float
     stream_buffer_bytes: int
+    resume_lease_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,45 +86,50 @@ class Ports:
 
 
 class Generations:
-    """Every generation this gateway owns."""
+    """Every generation that this gateway owns or follows."""
 
     def __init__(self, ports: Ports, settings: Settings) -> None:
         self._ports = ports
         self._settings = settings
-        self._live: dict[int, Generation] = {}
-        self._read: set[Generation] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._recent: OrderedDict[int, OwnVerdict] = OrderedDict()
+        self._table = LiveTable(ports.lane, ports.journal)
         self.draining = False
 
     @property
-    def live(self) -> list[Generation]:
-        """Requests submitted and not yet closed."""
-        return list(self._live.values())
+    def live(self) -> list[Live]:
+        """Requests of this gateway that are submitted and not yet closed."""
+        return self._table.owned()
 
-    async def start(self, tenant: Tenant, spec: GenerationSpec, arrival: Arrival) -> Reading:
+    async def start(
+        self, tenant: Tenant, spec: GenerationSpec, arrival: Arrival, ticket: Ticket | None = None
+    ) -> Reading:
         """Take a generation to where its caller may see `accepted`; raises the refusal.
 
-        The caller must end in `leave` when it leaves, however it leaves.
+        The caller must end in `leave`, however it leaves. With a `ticket` the generation outlives it for the
+        resume lease, as one does that is asked to `resume`.
         """
         self._check_open()
-        order = await self._order(tenant, spec, arrival)
+        self._ports.journal.check_room()
+        order, tokenizer = await self._order(tenant, spec, arrival, ticket)
         # Tokenizing took time, in which a drain may have begun that would not wait for this one.
         self._check_open()
-        generation = self._generation(order)
-        self._ports.lane.submit(generation)
-        self._live[order.request_id] = generation
-        task = asyncio.create_task(generation.run(), name="generation")
-        self._tasks.add(task)
-        task.add_done_callback(lambda done: self._ended(done, generation))
-        lifecycle.guard(task)
-        try:
-            await generation.opened()
-        except asyncio.CancelledError:
-            generation.abandon()
-            raise
-        self._read.add(generation)
-        return Reading(generation)
+        meter = self._ports.meters.of(order.model_version, order.tenant_id)
+        owner = self._ports.lane.submit(order, tokenizer.vocabulary, meter)
+        return await self._table.join(self._table.add(owner, ticket), self._reader(()))
+
+    async def attach(
+        self, tenant: Tenant, request_id: int, from_index: Sequence[int], arrival: Arrival
+    ) -> Reading:
+        """Follow a tenant's generation, whichever gateway owns it, from a token on; raises the refusal.
+
+        `from_index` is the first token wanted, of every choice or one for each. It must end in `leave` too.
+        """
+        self._check_open()
+        live = self._table.find(request_id, tenant.tenant_id) or await self._follow(tenant, request_id)
+        reading = await self._table.join(live, self._reader(from_index))
+        if len(from_index) > 1 and len(from_index) != len(reading.choices):
+            reading.leave()
+            raise invalid("from_index", f"one number, or one for each of {len(reading.choices)} choices")
+        return reading
 
     async def count_tokens(self, spec: PromptSpec) -> tuple[list[int], str]:
         """The prompt's ids as a generation would have them, and the tokenizer's version."""
@@ -125,18 +143,18 @@ class Generations:
 
     async def cancel(self, tenant: Tenant, request_id: int) -> State:
         """End a generation of this tenant, whichever gateway owns it; the state found."""
-        generation = self._live.get(request_id)
-        if generation is None or generation.order.tenant.tenant_id != tenant.tenant_id:
+        live = self._table.find(request_id, tenant.tenant_id)
+        if live is None or not live.owner.owning:
             return await self._ports.records.cancel(request_id, tenant.tenant_id)
-        state = State.RUNNING if generation.started else State.QUEUED
-        generation.cancel()
+        state = State.RUNNING if live.started else State.QUEUED
+        self._ports.lane.tell(live.owner.cancel)
         return state
 
     async def get(self, tenant: Tenant, request_id: int) -> Snapshot:
         """A generation's state and output so far."""
         record = await self._ports.records.get(request_id, tenant.tenant_id)
         tokenizer = await self._tokenizer_of(record.model_version)
-        own = self._recent.get(request_id)
+        own = self._table.recent(request_id)
         return await self._ports.tokenizers.run(snapshot_of, record, tokenizer.vocabulary, own)
 
     async def warm(self) -> None:
@@ -145,68 +163,74 @@ class Generations:
         await asyncio.gather(*loads, return_exceptions=True)
 
     async def watch_readers(self) -> None:
-        """Cancel, for ever, what its reader does not read; hang up on one that leaves the end unread."""
+        """Turn away, for ever, who reads nothing: what is left unread is nobody's memory."""
         while True:
             await asyncio.sleep(min(_SWEEP_S, self._settings.reader_timeout_s / 4))
-            now = time.monotonic()
-            self._read = {generation for generation in self._read if not generation.reader.left}
-            for generation in self._read:
-                generation.check_reader(now)
+            self._table.check_readers()
 
     async def keep_open(self) -> None:
         """Say, for ever, what still runs: however long that takes, its ledger row is not unresolved."""
         while True:
             await asyncio.sleep(_RENEW_S)
-            await self._ports.journal.renewed(list(self._live))
+            await self._ports.journal.renewed([live.owner.request_id for live in self.live])
 
     async def drain(self, grace_s: float) -> None:
-        """Refuse new work, let running work finish within the grace, then end what is left."""
+        """Refuse new work, let running work finish within the grace, then end or hand over what is left."""
         self.draining = True
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace_s)
-        for generation in self.live:
-            generation.shut_down()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._table.emptied()
+        except TimeoutError:
+            self._table.shut_down()
+            await self._table.emptied()
 
     def _check_open(self) -> None:
         if self.draining:
             raise ServiceError(
                 Code.UNAVAILABLE, "DRAINING", "this gateway is shutting down", retry_after_ms=1000
             )
-        self._ports.journal.check_room()
 
-    async def _order(self, tenant: Tenant, spec: GenerationSpec, arrival: Arrival) -> Order:
-        deadline = arrival.deadline
-        if spec.deadline_ms is not None:
-            own = arrival.received + spec.deadline_ms / 1000
-            deadline = own if deadline is None else min(own, deadline)
-        _check_deadline(deadline)
+    async def _order(
+        self, tenant: Tenant, spec: GenerationSpec, arrival: Arrival, ticket: Ticket | None
+    ) -> tuple[Order, ModelTokenizer]:
+        arrival.check_deadline(spec)
         tokenizer = await self._ports.tokenizers.load(self._route(spec))
         prepared = await self._ports.tokenizers.run(
             prepare, spec, tokenizer, self._settings.default_output_tokens
         )
-        _check_deadline(deadline)
-        return Order(
-            request_id=secrets.randbelow(MAX_REQUEST_ID) + 1,
-            tenant=tenant,
-            spec=spec,
-            prepared=prepared,
-            tokenizer=tokenizer,
-            seed=secrets.randbits(_SEED_BITS) if spec.seed is None else spec.seed,
+        arrival.check_deadline(spec)
+        seed = secrets.randbits(_SEED_BITS) if spec.seed is None else spec.seed
+        order = Order(
+            request_id=secrets.randbelow(MAX_REQUEST_ID) + 1 if ticket is None else ticket.request_id,
+            tenant_id=tenant.tenant_id,
+            model_version=tokenizer.model_version,
+            tokenizer_version=tokenizer.tokenizer_version,
+            prompt_token_ids=prepared.prompt_token_ids,
+            max_output_tokens=prepared.max_output_tokens,
+            sampling=Sampling(spec.temperature, spec.top_p, spec.top_k, spec.min_p, seed, spec.logprobs),
+            n=spec.n,
+            stop_token_ids=prepared.stop_token_ids,
+            stop=spec.stop,
             priority=effective_priority(tenant.priority, spec.priority),
+            resume=spec.resume,
+            resume_lease_s=self._settings.resume_lease_s if spec.resume or ticket is not None else 0.0,
             received=arrival.received,
-            deadline=deadline,
+            deadline=arrival.deadline_of(spec),
         )
+        return order, tokenizer
 
-    def _generation(self, order: Order) -> Generation:
-        vocabulary, spec = order.tokenizer.vocabulary, order.spec
-        choices = [ChoiceAssembler(vocabulary, spec.stop, choice=i) for i in range(spec.n)]
+    async def _follow(self, tenant: Tenant, request_id: int) -> Live:
+        record = await self._ports.records.get(request_id, tenant.tenant_id)
+        tokenizer = await self._tokenizer_of(record.model_version)
+        if live := self._table.find(request_id, tenant.tenant_id):
+            return live  # another reader was faster
+        meter = self._ports.meters.of(record.model_version, tenant.tenant_id)
+        owner = self._ports.lane.attach(request_id, tenant.tenant_id, tokenizer.vocabulary, meter)
+        return self._table.add(owner)
+
+    def _reader(self, from_index: Sequence[int]) -> Reader:
         settings = self._settings
-        reader = Reader(choices, timeout_s=settings.reader_timeout_s, max_bytes=settings.stream_buffer_bytes)
-        meter = self._ports.meters.of(order.tokenizer.model_version, order.tenant.tenant_id)
-        ports = self._ports
-        return Generation(order, choices, reader, lane=ports.lane, journal=ports.journal, meter=meter)
+        return Reader(from_index, timeout_s=settings.reader_timeout_s, max_bytes=settings.stream_buffer_bytes)
 
     async def _tokenizer_of(self, model_version: str) -> ModelTokenizer:
         # The version may have lost its route since the request ran.
@@ -221,32 +245,3 @@ class Generations:
 
     def _route(self, spec: PromptSpec) -> Route:
         return self._ports.routes.find(spec.model, spec.named("model"))
-
-    def _ended(self, task: asyncio.Task[None], generation: Generation) -> None:
-        self._tasks.discard(task)
-        self._live.pop(generation.request_id, None)
-        if generation.closed is not None:
-            _log.info("closed", **_summary(generation, generation.closed))
-        if generation.closed is not None and generation.owned:
-            kept = [choice.output_tokens for choice in generation.choices]
-            self._recent[generation.request_id] = OwnVerdict(kept, generation.closed)
-            if len(self._recent) > _RECENT:
-                self._recent.popitem(last=False)
-
-
-def _summary(generation: Generation, closed: Closed) -> dict[str, object]:
-    return {
-        "request": format_id(generation.request_id),
-        "tenant": generation.order.tenant.tenant_id,
-        "model_version": generation.model_version,
-        "reason": closed.finish_reason.label,
-        "input_tokens": closed.input_tokens,
-        "output_tokens": closed.output_tokens,
-        "ttft_ms": closed.ttft_ms,
-        "total_ms": closed.total_ms,
-    }
-
-
-def _check_deadline(deadline: float | None) -> None:
-    if deadline is not None and deadline <= time.monotonic():
-        raise ServiceError(Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED", "the deadline has passed")

@@ -1,4 +1,4 @@
-"""What the use cases ask of the outside, and what the lane tells the owner of a request."""
+"""What the use cases ask of the outside."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kit.errors import ServiceError
-    from services.gateway.core.choice import NewToken
-    from services.gateway.core.limits import Prepared, Priority
-    from services.gateway.core.outcome import Closed, FinishReason
-    from services.gateway.core.spec import GenerationSpec
+    from services.gateway.core.effects import Effect, Meter, UsageRecord
+    from services.gateway.core.lane_messages import ChoiceRecord
+    from services.gateway.core.limits import Priority
+    from services.gateway.core.order import Order
+    from services.gateway.core.outcome import Closed, Verdict
+    from services.gateway.core.owner import Owner
     from services.gateway.core.tokenizing import ModelTokenizer
+    from services.gateway.core.vocabulary import Vocabulary
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,58 +55,6 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be generated, for whom, and since when. Times are monotonic seconds."""
-
-    request_id: int
-    tenant: Tenant
-    spec: GenerationSpec
-    prepared: Prepared
-    tokenizer: ModelTokenizer
-    seed: int
-    priority: Priority
-    received: float
-    deadline: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A request as the scheduler gets it, with the time left."""
-
-    order: Order
-    deadline_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class UsageRecord:
-    """What both usage events of a request say."""
-
-    request_id: int
-    owner_epoch: int
-    tenant_id: str
-    model_version: str
-    tokenizer_version: str
-    runtime_revision: str
-    opened_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceRecord:
-    """One choice as the scheduler kept it; `reason` None: it runs."""
-
-    tokens: Sequence[NewToken]
-    reason: FinishReason | None
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How an owner closed a request."""
-
-    reason: FinishReason
-    output_tokens: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
 class KeptRecord:
     """What the scheduler keeps of a request; `verdict` once its owner closed it."""
 
@@ -112,67 +62,23 @@ class KeptRecord:
     model_version: str
     stop: tuple[str, ...]
     choices: Sequence[ChoiceRecord]
-    input_tokens: int
-    cached_tokens: int
-    queue_s: float
     verdict: Verdict | None
 
 
-class LaneOwner(Protocol):
-    """One request, as the lane sees its owner. Calls come in order on the event loop and never block."""
-
-    @property
-    def request_id(self) -> int:
-        """The request."""
-
-    def submission(self) -> Submission:
-        """What to send for admission; asked again when a lost scheduler is back."""
-
-    def accepted(self, owner_epoch: int, runtime_revision: str) -> None:
-        """The scheduler queued the request."""
-
-    def refused(self, error: ServiceError) -> None:
-        """The scheduler did not take the request, or could not be asked."""
-
-    def token(self, choice: int, index: int, token: NewToken, now: float) -> None:
-        """A token of a choice is final."""
-
-    def choice_ended(self, choice: int, reason: FinishReason, error_reason: str) -> None:
-        """The scheduler ended a choice; provisional until the owner's verdict."""
-
-    def request_ended(self, input_tokens: int, cached_tokens: int, queue_s: float) -> None:
-        """The one terminal message."""
-
-    def disowned(self) -> None:
-        """Another may have closed the request by now."""
-
-    def lost(self) -> bool:
-        """The scheduler is gone; True asks for a new submission when it is back."""
-
-
 class Lane(Protocol):
-    """The way to the scheduler."""
+    """The way to the scheduler, and the owners of what goes over it."""
 
-    def submit(self, owner: LaneOwner) -> None:
+    def listen(self, carry_out: Callable[[Owner, Effect], None]) -> None:
+        """Who does what owners ask for."""
+
+    def submit(self, order: Order, vocabulary: Vocabulary, meter: Meter) -> Owner:
         """Ask for admission; raises NO_CAPACITY when there is no scheduler to ask."""
 
-    def cancel(
-        self,
-        request_id: int,
-        reason: FinishReason,
-        *,
-        choice: int | None = None,
-        kept_tokens: int | None = None,
-    ) -> None:
-        """End a request, or one choice, in no plan built after this arrives."""
+    def attach(self, request_id: int, tenant_id: str, vocabulary: Vocabulary, meter: Meter) -> Owner:
+        """Ask to follow a request that this gateway has no owner of; raises NO_CAPACITY."""
 
-    def settle(
-        self, request_id: int, owner_epoch: int, reason: FinishReason, output_tokens: Sequence[int]
-    ) -> None:
-        """Report the owner's verdict, after `closed` is durable."""
-
-    def forget(self, request_id: int) -> None:
-        """Tell the owner of a request nothing more."""
+    def tell(self, say: Callable[..., None], *what: object) -> None:
+        """Give an owner one of its inputs, `now` added, and do what comes of it."""
 
 
 class Records(Protocol):
@@ -224,17 +130,15 @@ class UsageJournal(Protocol):
         """These requests still run; said only where it can be heard at once."""
 
 
-class Meter(Protocol):
-    """What is measured of one model version and tenant. Seconds."""
+class Ticket(Protocol):
+    """The leave to tell callers of a request that others may be asking for too."""
 
-    def first_token(self, seconds: float) -> None:
-        """Time from arrival to the first token."""
+    @property
+    def request_id(self) -> int:
+        """The id it is to have."""
 
-    def next_token(self, seconds: float) -> None:
-        """Gap between two tokens of a choice."""
-
-    def ended(self, closed: Closed) -> None:
-        """A request was closed."""
+    async def confirm(self) -> None:
+        """Asked once the request is accepted, before `opened`: return, or raise what callers get instead."""
 
 
 class Meters(Protocol):

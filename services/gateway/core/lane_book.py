@@ -155,6 +155,11 @@ class LaneBook:
             self._unproven.append(message)
         return message
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to write."""
+        return bool(self._outgoing)
+
     # Time
 
     def next_timer(self) -> float:

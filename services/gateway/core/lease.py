@@ -50,7 +50,3 @@ class Lease:
         """The scheduler answered a heartbeat: it was alive to us after that one left."""
         while self._beats and self._beats[0][0] <= sequence:
             self._renewed = max(self._renewed, self._beats.popleft()[1])
-
-    def renew(self, now: float) -> None:
-        """A message left at `now`."""
-        self._renewed = now

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from services.gateway.core.lane_messages import Attached, Word
     from services.gateway.core.lease import Lease
     from services.gateway.core.order import Order
-    from services.gateway.core.outcome import Closed
+    from services.gateway.core.outcome import Closed, Verdict
     from services.gateway.core.reader import Reader
     from services.gateway.core.vocabulary import Vocabulary
 
@@ -63,6 +63,7 @@ class Life:
         self._account = Account()
         self._lease: Lease | None = None
         self._accepted = False
+        self._certain = False  # the verdict stands, and is told
         self._adrift = False  # between a lost stream and what comes of it
         self._anew = False  # asked of a scheduler that knows nothing of us yet
         self._stopping: FinishReason | None = None
@@ -86,6 +87,11 @@ class Life:
     def closed(self) -> Closed:
         """The terminal record: to be told once `ended` without an `error`."""
         return self._account.judge(self.order, self.output, self.order.received).closed
+
+    @property
+    def certain_verdict(self) -> Verdict | None:
+        """How it is closed for good; None before, and where that is not ours to tell."""
+        return self._account.verdict if self._certain else None
 
     def held(self, now: float) -> bool:
         """Whether the request is ours and nobody else can have closed it by now."""
@@ -164,9 +170,10 @@ class Life:
             usage = account.usage(self.order, self.owner_epoch, self.runtime_revision)
             self._emit(AppendClosed(usage, account.verdict.closed))
 
-    def _end(self, error: ServiceError | None, now: float) -> None:
+    def _end(self, error: ServiceError | None, now: float, *, certain: bool = False) -> None:
         if self.ended:
             return
+        self._certain = certain
         self.ended, self.error = True, error
         self._timers.clear()
         self.output.close(now)

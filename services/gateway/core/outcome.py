@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 # Failures of the platform's present state: another try may succeed.
-_FOR_NOW = frozenset({"NO_CAPACITY", "DRAINING"})
+_FOR_NOW = frozenset({"NO_CAPACITY", "DRAINING", "IDEMPOTENCY_UNAVAILABLE", "USAGE_BACKPRESSURE"})
 
 
 class FinishReason(enum.IntEnum):
@@ -95,11 +95,12 @@ def close(
     )
 
 
-def void(choices: int) -> Verdict:
-    """The verdict on a request that nobody was told of: nobody pays."""
+def void(choices: int, error_reason: str = "") -> Verdict:
+    """The verdict on a request that this gateway told nobody of: nobody pays. Others may have followed it."""
+    reason = FinishReason.ERROR if error_reason else FinishReason.CANCELLED
     nothing = (0,) * choices
-    closed = close([FinishReason.CANCELLED], nothing, Timings(0.0, 0.0), input_tokens=0)
-    return Verdict(closed, nothing, (FinishReason.CANCELLED,) * choices)
+    closed = close([reason], nothing, Timings(0.0, 0.0), input_tokens=0)
+    return Verdict(closed, nothing, (reason,) * choices, error_reason)
 
 
 def error_of(error_reason: str = "") -> ServiceError:

@@ -81,7 +81,8 @@ class Owner(Life):
         """`opened` cannot be written, or the request is not ours to open: nobody pays."""
         if not self.ended:
             self._emit(Cancel(self.request_id, FinishReason.CANCELLED))
-            self._emit(Settle(self.request_id, self.owner_epoch, outcome.void(len(self.choices))))
+            void = outcome.void(len(self.choices), error.reason)
+            self._emit(Settle(self.request_id, self.owner_epoch, void))
             self._end(error, now)
 
     def closed_done(self, now: float) -> None:
@@ -96,7 +97,10 @@ class Owner(Life):
         verdict = account.judge(self.order, self.output, now)
         self._emit(Settle(self.request_id, epoch, verdict))
         self._meter.ended(verdict.closed)
-        self._end(account.error(verdict) if self.held(now) else outcome.ownership_lost(), now)
+        if self.held(now):
+            self._end(account.error(verdict), now, certain=True)
+        else:
+            self._end(outcome.ownership_lost(), now)
 
     # The lane: what the scheduler says
 
@@ -180,7 +184,7 @@ class Owner(Life):
             self._open(now)
         self._account.verdict = verdict
         self.output.adopt(verdict)
-        self._end(self._account.error(verdict), now)
+        self._end(self._account.error(verdict), now, certain=True)
 
     def token(self, choice: int, index: int, token: NewToken, now: float) -> None:
         """Take one token; a completed stop string ends its choice at the scheduler too."""

@@ -25,15 +25,18 @@ class Session:
         self._flushed = asyncio.Event()
         self._flushed.set()
 
-    def send(self, message: scheduler_pb2.LaneResponse) -> None:
-        """Queue a message; past the bound the stream ends instead."""
+    def send(self, message: scheduler_pb2.LaneResponse, *, first: bool = False) -> None:
+        """Queue a message, before all that wait if it is `first`; past the bound the stream ends instead."""
         if self.ended.is_set():
             return
         if len(self._waiting) >= self._limit:
             self.overflowed = True
             self.end()
             return
-        self._waiting.append(message)
+        if first:
+            self._waiting.appendleft(message)
+        else:
+            self._waiting.append(message)
         self._flushed.clear()
         self._wake.set()
 

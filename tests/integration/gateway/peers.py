@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -113,7 +114,9 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.lanes: list[scheduler_pb2.LaneStatus] = []
         self.target = "127.0.0.1:0"
         self.listening = True
-        self._outgoing: asyncio.Queue[scheduler_pb2.LaneResponse | None] = asyncio.Queue()
+        self._outgoing: asyncio.PriorityQueue[tuple[int, int, scheduler_pb2.LaneResponse | None]]
+        self._outgoing = asyncio.PriorityQueue()
+        self._sent = itertools.count()
         self._scripts: set[asyncio.Task[None]] = set()
         self._server: Server | None = None
 
@@ -131,21 +134,22 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             self._server = None
 
     def hang_up(self) -> None:
-        """End the lane stream, as a scheduler that goes does."""
+        """End the lane stream, as a scheduler that goes and comes back does."""
+        self.epoch += 1
         self.send(None)
 
-    def send(self, message: scheduler_pb2.LaneResponse | None) -> None:
-        self._outgoing.put_nowait(message)
+    def send(self, message: scheduler_pb2.LaneResponse | None, *, first: bool = False) -> None:
+        self._outgoing.put_nowait((not first, next(self._sent), message))
 
     @property
     def job(self) -> Job:
         return self.jobs[-1]
 
     async def Lane(self, request_iterator, context):
-        self._outgoing = outgoing = asyncio.Queue()
+        self._outgoing = outgoing = asyncio.PriorityQueue()
         reader = asyncio.create_task(self._read(request_iterator))
         try:
-            while (message := await outgoing.get()) is not None:
+            while (message := (await outgoing.get())[2]) is not None:
                 yield message
         finally:
             reader.cancel()
@@ -179,6 +183,8 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                     self._of(message.settle.request_id).settled = message.settle
                 case "heartbeat":
                     self.heartbeats += 1
+                    ack = scheduler_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)
+                    self.send(scheduler_pb2.LaneResponse(heartbeat_ack=ack), first=True)
 
     def _submitted(self, job: Job) -> None:
         self.jobs.append(job)

@@ -9,11 +9,13 @@ from kit.errors import Code, ServiceError
 from kit.outbox import Outbox
 from services.gateway.adapters import usage_journal
 from services.gateway.adapters.keys import KeyRing
-from services.gateway.adapters.lane_codec import decode_reason, decode_refusal, decode_tokens
+from services.gateway.adapters.lane_codec import decode_refusal, decode_tokens
 from services.gateway.adapters.routes import RouteTable, parse_route
 from services.gateway.adapters.tokenizers import TokenizerPool
 from services.gateway.adapters.usage_journal import OutboxJournal
-from services.gateway.app.ports import Route, UsageRecord
+from services.gateway.adapters.verdict_codec import decode_reason
+from services.gateway.app.ports import Route
+from services.gateway.core.effects import UsageRecord
 from services.gateway.core.limits import Priority
 from services.gateway.core.outcome import Closed, FinishReason
 from tokenloom.api.events.v1 import events_pb2
