@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection
 
 from kit.callers import Callers
 from kit.grpc_errors import ErrorInterceptor, service_error, to_status
-from kit.renewal import Renewed
+from kit.renewal import Renewed, tell_expiry
 from kit.tls import Identity, KeyPair, matched, peer_name
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ def channel(
     all_options = (
         ("grpc.enable_http_proxy", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # Also the least that an attempt to connect is given, and a handshake takes its time.
+        ("grpc.min_reconnect_backoff_ms", 2_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.http2.max_pings_without_data", 0),
         # A replaced container comes back under its name with another address.
@@ -116,6 +117,7 @@ def _server_credentials(tls: Identity | KeyPair) -> grpc.ServerCredentials:
     mutual = isinstance(tls, Identity) and tls.require_client_cert
 
     def make() -> grpc.ServerCertificateConfiguration:
+        tell_expiry(pair)
         return grpc.ssl_server_certificate_configuration([matched(pair)], ca.read_bytes() if ca else None)
 
     current = Renewed(tls.files, make)

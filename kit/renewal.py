@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import prometheus_client
+
 from kit import log
-from kit.tls import accepting
+from kit.tls import accepting, expires_at
 
 if TYPE_CHECKING:
     import ssl
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
     from kit.tls import KeyPair
 
 T = TypeVar("T")
+EXPIRES = prometheus_client.Gauge(
+    "tokenloom_certificate_expires_timestamp_seconds",
+    "When a listener's certificate ends, Unix time",
+    ["cert"],
+)
 _log = log.get("tls")
 
 
@@ -41,6 +48,11 @@ class Renewed(Generic[T]):
 
     def _stamps(self) -> list[tuple[int, int] | None]:
         return [_stamp(path) for path in self._files]
+
+
+def tell_expiry(pair: KeyPair) -> None:
+    """Export when the pair's certificate ends."""
+    EXPIRES.labels(pair.cert.name).set(expires_at(pair))
 
 
 def server_context(pair: KeyPair) -> ssl.SSLContext:

@@ -73,6 +73,10 @@ def check_pair(pair: KeyPair, cert: str, key: str) -> None:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise TlsError(f"{key}: {pair.key} is not the key of {cert}, {pair.cert}") from None
         raise TlsError(f"{key}: {pair.key} holds no PEM private key without a passphrase") from None
+    try:
+        _presented(pair, _trusting_itself(pair))
+    except ssl.SSLCertVerificationError as error:
+        raise TlsError(f"{cert}: {pair.cert} cannot be shown to anyone: {error.verify_message}") from None
 
 
 def check_ca(ca: Path, variable: str) -> None:
@@ -97,10 +101,13 @@ def check_identity(identity: Identity, *, ca: str, cert: str, key: str) -> None:
 
 def names(pair: KeyPair) -> list[str]:
     """The host names that the pair's certificate is for, whoever vouches for it."""
-    context = ssl.create_default_context(cafile=pair.cert)
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    alternatives = _presented(pair, context).get("subjectAltName", ())
+    alternatives = _presented(pair, _trusting_itself(pair)).get("subjectAltName", ())
     return [name for kind, name in alternatives if kind == "DNS"]
+
+
+def expires_at(pair: KeyPair) -> float:
+    """When the pair's certificate ends, in Unix time."""
+    return ssl.cert_time_to_seconds(_presented(pair, _trusting_itself(pair))["notAfter"])
 
 
 def client_context(identity: Identity | None, ca: Path | None = None) -> ssl.SSLContext:
@@ -130,6 +137,12 @@ def accepting(pair: KeyPair) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # Without a password of our own the library would ask the terminal for one.
     context.load_cert_chain(pair.cert, pair.key, password=b"")
+    return context
+
+
+def _trusting_itself(pair: KeyPair) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=pair.cert)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 

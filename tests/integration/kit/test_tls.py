@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import time
 
 import grpc
 import pytest
@@ -9,6 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from kit.errors import Code
 from kit.grpc import Server, channel, service_error
+from kit.metrics import REGISTRY
 from kit.renewal import server_context
 from kit.tls import Identity
 from tests.support.certificates import Authority
@@ -168,6 +170,40 @@ async def tls_listener(pair):
         server.close()
 
     return server.sockets[0].getsockname()[1], stop
+
+
+@pytest.mark.parametrize("mutual", [True, False], ids=["tls", "in the clear"])
+async def test_a_server_that_is_slow_to_answer_the_first_time_is_waited_for(authority, mutual):
+    identity = authority.identity("scheduler") if mutual else None
+    server = Server("127.0.0.1:0", tls=identity, allowed=ALLOWED)
+    server.aio.add_generic_rpc_handlers((HANDLERS,))
+    host, _, port = (await server.start(["test.Echo"])).rpartition(":")
+
+    async def pump(source, sink):
+        while data := await source.read(1 << 16):
+            sink.write(data)
+
+    async def pass_on_late(reader, writer):
+        await asyncio.sleep(0.4)
+        there, back = await asyncio.open_connection(host, int(port))
+        await asyncio.wait(
+            {asyncio.create_task(pump(reader, back)), asyncio.create_task(pump(there, writer))}
+        )
+
+    slow = await asyncio.start_server(pass_on_late, "127.0.0.1", 0)
+    target = f"127.0.0.1:{slow.sockets[0].getsockname()[1]}"
+    assert await call(target, authority.identity("gateway") if mutual else None) == b"hello"
+    slow.close()
+    await server.stop(0)
+
+
+async def test_when_a_listeners_certificate_ends_is_exported(authority):
+    server = Server("127.0.0.1:0", tls=authority.identity("scheduler"))
+    await server.start([])
+    await server.stop(0)
+    name = "tokenloom_certificate_expires_timestamp_seconds"
+    left_s = REGISTRY.get_sample_value(name, {"cert": "scheduler.pem"}) - time.time()
+    assert 0.9 < left_s / (24 * 3600) <= 1
 
 
 @pytest.mark.parametrize("listener", [grpc_listener, tls_listener])

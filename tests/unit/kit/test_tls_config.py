@@ -124,6 +124,15 @@ def test_half_a_public_certificate_is_refused(settings, authority, missing):
     assert message.startswith(f"{PUBLIC_KEY}: {other} is not the key")
 
 
+def test_an_expired_public_certificate_is_refused(settings, authority, monkeypatch):
+    monkeypatch.setattr(certificates, "_BACKDATED", certificates.datetime.timedelta(days=3))
+    certificates.make(authority.directory / "public", days=-1)
+    pair = Authority.at(authority.directory / "public").pair("edge")
+    changed = {PUBLIC_CERT: pair.cert, PUBLIC_KEY: pair.key, "TOKENLOOM_USAGE_TARGET": "127.0.0.1:2"}
+    message = refused(settings, config=GatewayConfig, **changed, TOKENLOOM_SCHEDULER_TARGET="127.0.0.1:1")
+    assert message == f"{PUBLIC_CERT}: {pair.cert} cannot be shown to anyone: certificate has expired"
+
+
 def test_an_authority_for_nats_needs_a_url_that_uses_it(settings, authority):
     assert "TOKENLOOM_NATS_CA needs a tls:// URL" in refused(settings, TOKENLOOM_NATS_CA=authority.ca)
     config = settings(TOKENLOOM_NATS_CA=authority.ca, TOKENLOOM_NATS_URL="tls://nats:4222")
