@@ -14,6 +14,7 @@ import base64
 import itertools
 import json
 import struct
+import time
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ _STRIDE = 12
 # Of a repeated letter or a page of zeros nobody can say whose it is.
 _DISTINCT = 6
 _BLOCK = 4 << 20
+_RESTART_S = 30.0
 _MIX = tuple(np.uint64(k) for k in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
 # What a data directory keeps for its owner: readable by nobody else, and checked to be so.
 PRIVATE = ("secrets.json", "dev.env", "nats/nats.conf")
@@ -116,9 +118,8 @@ def in_files(root: Path, canaries: Canaries, *, private: Sequence[str] = PRIVATE
 
 
 def in_metrics(urls: Iterable[str], canaries: Canaries) -> list[Leak]:
-    """Search what Prometheus would scrape."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    return [leak for url in urls for leak in canaries.find(opener.open(url, timeout=10).read(), url)]
+    """Search what Prometheus would scrape; a service that restarts is waited for."""
+    return [leak for url in urls for leak in canaries.find(_scrape(url), url)]
 
 
 def in_command_lines(pids: Iterable[int], canaries: Canaries) -> list[Leak]:
@@ -158,6 +159,20 @@ async def in_postgres(url: str, canaries: Canaries) -> list[Leak]:
     finally:
         await connection.close()
     return sorted(leaks)
+
+
+def _scrape(url: str) -> bytes:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    until = time.monotonic() + _RESTART_S
+    while True:
+        try:
+            with opener.open(url, timeout=10) as response:
+                found: bytes = response.read()
+                return found
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
 
 
 def _pieces(form: bytes) -> Iterator[bytes]:
