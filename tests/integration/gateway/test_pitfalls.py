@@ -68,9 +68,9 @@ async def test_a_stream_whose_caller_leaves_is_never_logged_as_zero_spend(platfo
 
     platform.scheduler.script = tokens_then(platform, until_cancelled)
     async with platform.http() as client:
-        for path in FACES:
+        for path, body in FACES.items():
             headers = {"Accept": EVENTS}
-            async with client.stream("POST", path, json=FACES[path], headers=headers) as response:
+            async with client.stream("POST", path, json=body, headers=headers) as response:
                 async for _ in response.aiter_bytes():
                     break
     for row in (await platform.events(closed=len(FACES))).closed:

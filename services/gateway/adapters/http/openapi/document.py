@@ -22,6 +22,21 @@ _NATIVE_EVENTS = {"accepted": "Accepted", "token": "Token", "done": "Done", "err
 _PAGE_SIZE = {"type": "integer", "minimum": 1, "maximum": 1000}
 
 
+def _parameter(name: str, place: str, schema: Schema, description: str) -> Schema:
+    required = {"required": True} if place == "path" else {}
+    return {"name": name, "in": place, "schema": schema, "description": description, **required}
+
+
+_KEY_HEADER = [
+    _parameter(
+        "Idempotency-Key",
+        "header",
+        {"type": "string", "pattern": "^[!-~]{1,255}$"},
+        "the caller's own name for this generation: the same again follows it, or replays its result",
+    )
+]
+
+
 def document() -> Schema:
     """OpenAPI 3.1 of everything that this gateway serves over HTTP."""
     health = {"Health": record({"status": words("ok")}), "Unhealthy": _unhealthy()}
@@ -41,22 +56,25 @@ def document() -> Schema:
 
 
 def _native_paths() -> Schema:
-    reading = (*refusals.READING, refusals.EXPIRED)
-    named = [_parameter("id", "path", TEXT, "the id of a generation")]
+    named = [_parameter("id", "path", TEXT, "the id of a generation, or key:<Idempotency-Key>")]
     return {
         "/v1/generations": {
             "post": _operation(
                 "Run one generation; as events where `Accept` says text/event-stream.",
                 _json("Generation") | _events(_NATIVE_EVENTS),
                 _native(refusals.GENERATING),
+                _KEY_HEADER,
                 body="GenerationRequest",
             )
         },
         "/v1/generations/{id}": {
             "get": _operation(
-                "State and, when finished, the result.", _json("Snapshot"), _native(reading), named
+                "State and, when finished, the result; with `from`, the events from that token on.",
+                _json("Snapshot") | _events(_NATIVE_EVENTS),
+                _native(refusals.FOLLOWING),
+                named + _start(),
             ),
-            "delete": _operation("End a generation.", _json("Cancelled"), _native(reading), named),
+            "delete": _operation("End a generation.", _json("Cancelled"), _native(refusals.NAMING), named),
         },
         "/v1/usage": {
             "get": _operation(
@@ -76,10 +94,14 @@ def _openai_paths() -> Schema:
     named = [_parameter("model", "path", TEXT, "a name or name@version")]
     return {
         "/v1/chat/completions": {
-            "post": _operation("Continue a conversation.", chat, generating, body="ChatCompletionRequest")
+            "post": _operation(
+                "Continue a conversation.", chat, generating, _KEY_HEADER, body="ChatCompletionRequest"
+            )
         },
         "/v1/completions": {
-            "post": _operation("Continue a prompt.", completion, generating, body="CompletionRequest")
+            "post": _operation(
+                "Continue a prompt.", completion, generating, _KEY_HEADER, body="CompletionRequest"
+            )
         },
         "/v1/models": {
             "get": _operation(
@@ -123,9 +145,12 @@ def _open(summary: str, content: Schema, refused: Schema | None = None) -> Schem
     return {"summary": summary, "responses": answers}
 
 
-def _parameter(name: str, place: str, schema: Schema, description: str) -> Schema:
-    required = {"required": True} if place == "path" else {}
-    return {"name": name, "in": place, "schema": schema, "description": description, **required}
+def _start() -> list[Schema]:
+    first = {"type": "string", "pattern": "^[0-9]{1,10}(,[0-9]{1,10})*$"}
+    return [
+        _parameter("from", "query", first, "the first token wanted of every choice, or one for each"),
+        _parameter("Last-Event-ID", "header", first, "the same, as a client says that reconnects by itself"),
+    ]
 
 
 def _usage_query() -> list[Schema]:

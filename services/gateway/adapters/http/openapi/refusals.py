@@ -33,6 +33,15 @@ BAD_INPUT = Refusal(
 )
 BAD_KEY = Refusal(401, Code.UNAUTHENTICATED, "no key, or a bad one", ("INVALID_API_KEY",))
 NOT_FOUND = Refusal(404, Code.NOT_FOUND, "not this tenant's, or not there at all", ("NOT_FOUND",))
+NOT_ACCEPTABLE = Refusal(
+    406, Code.INVALID_ARGUMENT, "`Accept` leaves no form to answer in", ("INVALID_REQUEST",)
+)
+CONFLICT = Refusal(
+    409,
+    Code.ALREADY_EXISTS,
+    "the idempotency key was used with another body",
+    ("IDEMPOTENCY_CONFLICT",),
+)
 EXPIRED = Refusal(410, Code.FAILED_PRECONDITION, "the result is no longer kept", ("RESULT_EXPIRED",))
 TOO_LARGE = Refusal(413, Code.INVALID_ARGUMENT, "the body is too large", ("INVALID_REQUEST",))
 CONTENDED = Refusal(
@@ -55,7 +64,9 @@ NO_CAPACITY = Refusal(
 TOO_LATE = Refusal(504, Code.DEADLINE_EXCEEDED, "the deadline was past on arrival", ("DEADLINE_EXCEEDED",))
 
 READING = (BAD_INPUT, BAD_KEY, NOT_FOUND, FAILED, NO_CAPACITY)
-GENERATING = (*READING, TOO_LARGE, CONTENDED, CANCELLED, TOO_LATE)
+NAMING = (*READING, EXPIRED)
+FOLLOWING = (*NAMING, NOT_ACCEPTABLE)
+GENERATING = (*NAMING, CONFLICT, TOO_LARGE, CONTENDED, CANCELLED, TOO_LATE)
 
 
 def native_error(refusal: Refusal | None = None) -> Schema:
