@@ -24,14 +24,16 @@ setup: $(READY) ## create .venv and install everything from the lock file
 $(READY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Tokenloom needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12" >&2; exit 2; }
-	@echo "== set-up 1/4: virtual environment"
+	@echo "== set-up 1/5: virtual environment"
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
-	@echo "== set-up 2/4: locked packages"
+	@echo "== set-up 2/5: locked packages"
 	@$(PIP) --require-hashes -r requirements.lock
-	@echo "== set-up 3/4: $(TORCH)"
+	@echo "== set-up 3/5: $(TORCH)"
 	@$(PIP) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
-	@echo "== set-up 4/4: tokenloom itself"
+	@echo "== set-up 4/5: tokenloom itself"
 	@$(PIP) --quiet --no-deps --no-build-isolation -e .
+	@echo "== set-up 5/5: the CPU engine, where there is a C++ compiler"
+	@$(BIN)/python -m services.worker.engine.native.build
 	@rm -f .venv/.ready-* && touch $@
 
 demo: setup ## start everything, stream one chat answer, show its bill, stop

@@ -100,6 +100,7 @@ def _engine_loader(config: WorkerConfig) -> LoadEngine:
     settings = EngineConfig(
         dtype=config.worker_dtype,
         device=config.worker_device,
+        kernels=config.worker_kernels,
         page_size=config.page_size,
         page_count=config.page_count,
         kv_bytes=config.kv_bytes,

@@ -22,8 +22,9 @@ class WorkerConfig(ServiceConfig):
     worker_listen: str = "127.0.0.1:0"
     worker_advertise_host: str = Field(default_factory=socket.gethostname, min_length=1)
     registry_target: str
-    worker_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    worker_dtype: Literal["float32", "bfloat16", "int8"] = "bfloat16"
     worker_device: Literal["cpu", "cuda"] = "cpu"
+    worker_kernels: Literal["auto", "native", "torch"] = "auto"
     worker_threads: int | None = Field(default=None, ge=1)
     kv_bytes: int | None = Field(default=None, ge=1)
     page_count: int | None = Field(default=None, ge=1)

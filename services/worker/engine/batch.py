@@ -35,6 +35,30 @@ class Batch:
     sampled: Ints
 
 
+class Pool(Protocol):
+    """The KV pages, as far as a runner cares."""
+
+    data: torch.Tensor
+
+    @property
+    def page_size(self) -> int:
+        """Tokens a page holds."""
+        ...
+
+    @property
+    def page_count(self) -> int:
+        """Pages, numbered from 0."""
+        ...
+
+    def blank(self, pages: Ints, first: int = 0) -> None:
+        """Make positions `first` and later of pages safe to read before they are written."""
+        ...
+
+    def fill(self, pages: Ints, first: int, value: float) -> None:
+        """Set positions `first` and later of pages, in all layers."""
+        ...
+
+
 class Forward(Protocol):
     """The model: writes the KV of every token of a batch into the pool's pages."""
 

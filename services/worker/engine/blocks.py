@@ -59,6 +59,22 @@ class BlockLoader:
             mlp_out_norm=self._out_norm(f"{prefix}.post_feedforward_layernorm"),
         )
 
+    def norms(self, index: int) -> dict[str, torch.Tensor]:
+        """Read a block's norms alone; head norms once, not for each head. A norm it lacks is left out."""
+        spec, prefix = self._spec, f"model.layers.{index}"
+        names = {"ATTENTION_NORM": "input_layernorm", "MLP_NORM": "post_attention_layernorm"}
+        if spec.output_norms:
+            names |= {
+                "MLP_NORM": "pre_feedforward_layernorm",
+                "ATTENTION_OUT_NORM": "post_attention_layernorm",
+                "MLP_OUT_NORM": "post_feedforward_layernorm",
+            }
+        found = {kind: self.norm(f"{prefix}.{name}", spec.hidden_size) for kind, name in names.items()}
+        for kind, name in {"QUERY_NORM": "q", "KEY_NORM": "k"}.items():
+            if spec.head_norms:
+                found[kind] = self.norm(f"{prefix}.self_attn.{name}_norm", spec.head_dim)
+        return found
+
     def norm(self, name: str, size: int) -> torch.Tensor:
         """Read a norm's weight."""
         return self._weights.take(f"{name}.weight", size, dtype=torch.float32) + self._spec.norm_offset

@@ -52,9 +52,13 @@ class PagePool:
 
     def blank(self, pages: Ints, first: int = 0) -> None:
         """Zero positions `first` and later of pages: a masked position must not hold a NaN either."""
+        self.fill(pages, first, 0)
+
+    def fill(self, pages: Ints, first: int, value: float) -> None:
+        """Set positions `first` and later of pages, in all layers."""
         if len(pages):
             index = torch.from_numpy(pages).to(self._heads.device)
-            self.data[:, :, :, first:].index_fill_(1, index, 0)
+            self.data[:, :, :, first:].index_fill_(1, index, value)
 
 
 def bytes_per_token(spec: ModelSpec, dtype: torch.dtype) -> int:

@@ -7,20 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kit import artifacts
+from kit import artifacts, log
 from services.worker.engine import kv
 from services.worker.engine.decoder import Decoder
+from services.worker.engine.errors import EngineError
 from services.worker.engine.families import read_model
+from services.worker.engine.native.build import NativeError, library
+from services.worker.engine.native.decoder import NativeDecoder, check
+from services.worker.engine.native.pool import NativePool
 from services.worker.engine.runner import Runner
 from services.worker.engine.weights import Checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from services.worker.engine.batch import Forward, Pool
     from services.worker.engine.config import EngineConfig
+    from services.worker.engine.spec import ModelSpec
 
 # Rises with every change that can alter a result.
-ENGINE_REVISION = 1
+ENGINE_REVISION = 2
+
+
+_log = log.get("engine")
 
 
 def load(directory: Path, config: EngineConfig) -> Runner:
@@ -30,25 +39,51 @@ def load(directory: Path, config: EngineConfig) -> Runner:
     spec = read_model(document)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    dtype = getattr(torch, config.dtype)
-    token_bytes = kv.bytes_per_token(spec, dtype)
-    weights = Checkpoint(directory / artifacts.WEIGHTS, dtype, config.device)
+    kv_dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
+    token_bytes = kv.bytes_per_token(spec, kv_dtype)
+    weights = Checkpoint(directory / artifacts.WEIGHTS, kv_dtype, config.device)
     # The pool is created before the weights are packed but takes memory only as its pages are first used.
-    pool = kv.PagePool(spec, kv.page_count(config, token_bytes), config.page_size, dtype, config.device)
+    pages = kv.page_count(config, token_bytes)
+    native = _native(spec, weights, config, pages)
+    if native is None:
+        torch_pool = kv.PagePool(spec, pages, config.page_size, kv_dtype, config.device)
+        forward: Forward = Decoder(spec, weights, torch_pool)
+        pool: Pool = torch_pool
+    else:
+        forward, pool = native
     return Runner(
-        Decoder(spec, weights, pool),
+        forward,
         pool,
         spec,
         config,
         model_version=manifest.model_version,
-        runtime_revision=_revision(config),
+        runtime_revision=_revision(config, native=native is not None),
         kv_bytes_per_token=token_bytes,
     )
 
 
-def _revision(config: EngineConfig) -> str:
+def _native(
+    spec: ModelSpec, weights: Checkpoint, config: EngineConfig, pages: int
+) -> tuple[NativeDecoder, NativePool] | None:
+    """The native forward where it can be had; says so where it was wanted and cannot."""
+    if config.device != "cpu" or config.kernels == "torch":
+        return None
+    try:
+        check(spec, config.page_size)
+        pool = NativePool(spec, pages, config.page_size, weights.dtype)
+        threads = torch.get_num_threads()
+        return NativeDecoder(spec, weights, pool, dtype=config.dtype, threads=threads), pool
+    except NativeError as reason:
+        if config.kernels == "native" or config.dtype == "int8":
+            raise EngineError(f"the native kernels cannot be used: {reason}") from reason
+        _log.warning("torch computes, several times as slowly as the native kernels", reason=str(reason))
+        return None
+
+
+def _revision(config: EngineConfig, *, native: bool) -> str:
     if config.device == "cpu":
         device = f"cpu-{torch.backends.cpu.get_cpu_capability().lower()}"
     else:
         device = torch.cuda.get_device_name().lower().replace(" ", "-")
-    return f"torch-{torch.__version__}/{device}/{config.dtype}/{ENGINE_REVISION}"
+    backend = library().stem if native else f"torch-{torch.__version__}"
+    return f"{backend}/{device}/{config.dtype}/{ENGINE_REVISION}"

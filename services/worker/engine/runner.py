@@ -14,9 +14,8 @@ from services.worker.engine.slots import SlotTable
 from tokenloom.api.worker.v1 import worker_pb2
 
 if TYPE_CHECKING:
-    from services.worker.engine.batch import Forward, Ints
+    from services.worker.engine.batch import Forward, Ints, Pool
     from services.worker.engine.config import EngineConfig
-    from services.worker.engine.kv import PagePool
     from services.worker.engine.sampling import Bools, Drawn
     from services.worker.engine.spec import ModelSpec
 
@@ -27,7 +26,7 @@ class Runner:
     def __init__(
         self,
         forward: Forward,
-        pool: PagePool,
+        pool: Pool,
         spec: ModelSpec,
         config: EngineConfig,
         *,

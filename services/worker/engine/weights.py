@@ -27,13 +27,22 @@ class Checkpoint:
 
     def take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return the tensor `name` of that shape, in the engine's precision unless another is given."""
+        return self._read(name, shape).to(device=self.device, dtype=dtype or self.dtype)
+
+    def stored(self, name: str, *shape: int) -> torch.Tensor:
+        """Return the tensor as it lies in the file, mapped; one that is no float32 or bfloat16 as float32."""
+        tensor = self._read(name, shape)
+        known = tensor.dtype in (torch.float32, torch.bfloat16)
+        return (tensor if known else tensor.float()).contiguous()
+
+    def _read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         if name not in self._names:
             raise BadWeightsError(f"tensor {name} is missing")
         found = tuple(self._file.get_slice(name).get_shape())
         if found != shape:
             raise BadWeightsError(f"tensor {name} has shape {list(found)}, expected {list(shape)}")
         tensor: torch.Tensor = self._file.get_tensor(name)
-        return tensor.to(device=self.device, dtype=dtype or self.dtype)
+        return tensor
 
     def join(self, parts: dict[str, int], *tail: int) -> torch.Tensor:
         """Concatenate tensors of `rows` x tail, named in order, along their rows."""

@@ -14,6 +14,7 @@ import pytest
 
 from kit import artifacts
 from services.worker.engine import EngineConfig
+from services.worker.engine.native import build
 from services.worker.engine.threads import prepare_threads
 from tokenloom.api.worker.v1 import worker_pb2
 
@@ -32,6 +33,14 @@ DATA = Path(__file__).parents[2] / "data" / "engine"
 TINY = DATA / "llama3-rope"
 TINY_CONFIG = EngineConfig(dtype="float32", page_count=256, slot_count=64, max_step_tokens=4096, threads=1)
 _WORDS = np.random.default_rng(3)
+
+
+def needs_native() -> None:
+    """Skip a test of the native kernels where they cannot be had, with the reason."""
+    try:
+        build.library()
+    except build.NativeError as reason:
+        pytest.skip(f"no native kernels: {reason}")
 
 
 def seal(source: Path, directory: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -110,7 +111,7 @@ def test_a_partly_filled_page_may_hold_nan_beyond_its_tokens(tiny_engine: Runner
     driver = Driver(tiny_engine)
     donor = driver.add(prompt[:36], 1)
     driver.run()
-    tiny_engine.pool.data[:, donor.pages[2], :, 4:] = torch.nan
+    tiny_engine.pool.fill(np.array(donor.pages[2:3]), 4, torch.nan)
     taker = driver.add(prompt, 10)
     added = driver.plan.add[0]
     added.pages.extend(donor.pages)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -122,7 +123,7 @@ def test_nan_logits_end_their_row_and_no_other(tiny_engine: Runner, tiny_cases: 
     good = driver.add(tiny_cases[1]["prompt_token_ids"], 24)
     sick = driver.add(tiny_cases[1]["prompt_token_ids"], 24, temperature=1.0, seed=3)
     driver.step()
-    tiny_engine.pool.data[1, sick.pages[0], :, 2] = torch.nan
+    tiny_engine.pool.fill(np.array(sick.pages[:1]), 2, torch.nan)
     result = driver.step()
     assert sick.error == "NAN_LOGITS"
     assert sick.slot not in result.slot

@@ -1,0 +1,1 @@
+"""The CPU engine in C++: found or built as a shared library, and driven through ctypes."""

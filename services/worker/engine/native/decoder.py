@@ -1,0 +1,204 @@
+"""The forward in C++: weights are packed once, and a step is one call."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from services.worker.engine import rope
+from services.worker.engine.blocks import BlockLoader
+from services.worker.engine.errors import EngineError
+from services.worker.engine.native import library
+from services.worker.engine.native.build import NativeError
+from services.worker.engine.native.library import MatrixKind, ModelShape, StepInput, VectorKind
+from services.worker.engine.native.pool import LANES
+from services.worker.engine.spec import Dense
+
+if TYPE_CHECKING:
+    from services.worker.engine.batch import Batch
+    from services.worker.engine.native.pool import NativePool
+    from services.worker.engine.spec import ModelSpec
+    from services.worker.engine.weights import Checkpoint
+
+FORMATS = {"float32": 0, "bfloat16": 1, "int8": 2}
+_ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1}
+_STORED = {torch.float32: 0, torch.bfloat16: 1}
+_GATED_UNIT, _BLOCK, _MOST_HEAD_DIM = 64, 32, 512
+
+
+def check(spec: ModelSpec, page_size: int) -> None:
+    """Raise `NativeError` for a model that the kernels do not cover."""
+    if any(not isinstance(layer.feed_forward, Dense) for layer in spec.layers):
+        raise NativeError("routed experts are computed by torch")
+    if spec.hidden_size % LANES or spec.head_dim % LANES or spec.head_dim > _MOST_HEAD_DIM:
+        raise NativeError(
+            f"sizes {spec.hidden_size} and {spec.head_dim} are no multiples of {LANES} in range"
+        )
+    if page_size % LANES:
+        raise NativeError(f"a page size of {page_size} is no multiple of {LANES}")
+
+
+class NativeDecoder:
+    """A model over paged KV, as `Decoder`; the logits that a call returns hold until the next."""
+
+    def __init__(
+        self, spec: ModelSpec, weights: Checkpoint, pool: NativePool, *, dtype: str, threads: int
+    ) -> None:
+        self._library = library.load()
+        self._spec = spec
+        self._weights = weights
+        self._pool = pool
+        self._blocks = BlockLoader(spec, weights)
+        self._embedding = weights.stored("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
+        self._logits = torch.empty(0)
+        self._model: int | None = self._library.loom_create(ctypes.byref(self._shape(dtype, threads)))
+        if self._model is None:
+            raise EngineError("no memory for the model")
+        self._set_layers()
+        for index in range(len(spec.layers)):
+            self._load_layer(index)
+        self._load_head()
+
+    def __del__(self) -> None:
+        if getattr(self, "_model", None):
+            self._library.loom_destroy(self._model)
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        """Return the logits of the sampled tokens: [sampled, vocabulary]."""
+        count = len(batch.sampled)
+        if len(self._logits) < count:
+            self._logits = torch.empty(count, self._spec.vocab_size)
+        tables = np.ascontiguousarray(batch.page_tables)
+        step = StepInput(
+            tokens=len(batch.token_ids),
+            rows=len(batch.counts),
+            sampled=count,
+            table_width=tables.shape[1],
+            token_ids=library.pointer(batch.token_ids),
+            positions=library.pointer(batch.positions),
+            counts=library.pointer(batch.counts),
+            contexts=library.pointer(batch.contexts),
+            page_tables=library.pointer(tables),
+            sampled_at=library.pointer(batch.sampled),
+            logits=self._logits.data_ptr(),
+        )
+        self._must(self._library.loom_step(self._model, ctypes.byref(step)))
+        return self._logits[:count]
+
+    def _shape(self, dtype: str, threads: int) -> ModelShape:
+        spec, pool = self._spec, self._pool
+        precision = torch.float32 if dtype == "float32" else torch.bfloat16
+        return ModelShape(
+            hidden=spec.hidden_size,
+            heads=spec.heads,
+            kv_heads=spec.kv_heads,
+            head_dim=spec.head_dim,
+            layers=len(spec.layers),
+            vocabulary=spec.vocab_size,
+            page_size=pool.page_size,
+            threads=threads,
+            format=FORMATS[dtype],
+            activation=_ACTIVATIONS[spec.activation],
+            embedding_stored=_STORED[self._embedding.dtype],
+            norm_epsilon=spec.norm_eps,
+            # The reference multiplies by a number of the weights' precision.
+            embedding_scale=torch.tensor(spec.embedding_scale, dtype=precision).item(),
+            attention_scale=spec.attention_scale,
+            attention_cap=spec.attention_cap or 0,
+            logit_cap=spec.logit_cap or 0,
+            embedding=self._embedding.data_ptr(),
+            pool=pool.data.data_ptr(),
+            layer_numbers=pool.data[0].numel(),
+        )
+
+    def _set_layers(self) -> None:
+        ropes = list(dict.fromkeys(layer.rope for layer in self._spec.layers))
+        for each in ropes:
+            frequencies = rope.inverse_frequencies(each, self._spec.head_dim).contiguous()
+            self._library.loom_add_rope(self._model, frequencies.data_ptr())
+        for index, layer in enumerate(self._spec.layers):
+            inner: Any = layer.feed_forward
+            self._library.loom_set_layer(
+                self._model, index, inner.inner, ropes.index(layer.rope), layer.window or 0
+            )
+
+    def _load_layer(self, index: int) -> None:
+        spec, prefix = self._spec, f"model.layers.{index}"
+        heads, kv, hidden = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, spec.hidden_size
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        inner = spec.layers[index].feed_forward.inner
+        self._join(index, MatrixKind.QKV, attention, {"q": heads, "k": kv, "v": kv}, hidden)
+        self._join(index, MatrixKind.ATTENTION_OUT, attention, {"o": hidden}, heads)
+        self._interleave(index, mlp, inner)
+        self._join(index, MatrixKind.DOWN, mlp, {"down": hidden}, inner)
+        self._load_biases(index, attention, mlp)
+        for kind, norm in self._blocks.norms(index).items():
+            self._vector(index, VectorKind[kind], norm)
+
+    def _load_biases(self, index: int, attention: str, mlp: str) -> None:
+        spec, inner = self._spec, self._spec.layers[index].feed_forward.inner
+        heads, kv, hidden = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, spec.hidden_size
+        if spec.qkv_bias:
+            parts = [self._bias(attention, name, size) for name, size in (("q", heads), ("k", kv), ("v", kv))]
+            self._vector(index, VectorKind.QKV_BIAS, torch.cat(parts))
+        if spec.attention_out_bias:
+            self._vector(index, VectorKind.ATTENTION_OUT_BIAS, self._bias(attention, "o", hidden))
+        if spec.mlp_bias:
+            gate, up = (_padded(self._bias(mlp, name, inner), _GATED_UNIT) for name in ("gate", "up"))
+            both = torch.stack((gate.view(-1, LANES), up.view(-1, LANES)), 1)
+            self._vector(index, VectorKind.GATE_UP_BIAS, both.view(-1))
+            self._vector(index, VectorKind.DOWN_BIAS, self._bias(mlp, "down", hidden))
+
+    def _load_head(self) -> None:
+        spec, last = self._spec, len(self._spec.layers) - 1
+        self._vector(last, VectorKind.FINAL_NORM, self._blocks.norm("model.norm", spec.hidden_size))
+        shape = (spec.vocab_size, spec.hidden_size)
+        head = self._embedding if spec.tied_head else self._weights.stored("lm_head.weight", *shape)
+        self._reserve(last, MatrixKind.HEAD, *shape)
+        self._pack(last, MatrixKind.HEAD, head, 0, LANES)
+
+    def _join(self, layer: int, kind: MatrixKind, module: str, parts: dict[str, int], width: int) -> None:
+        self._reserve(layer, kind, sum(parts.values()), width)
+        first = 0
+        for name, rows in parts.items():
+            self._pack(
+                layer, kind, self._weights.stored(f"{module}.{name}_proj.weight", rows, width), first, LANES
+            )
+            first += rows
+
+    def _interleave(self, layer: int, module: str, inner: int) -> None:
+        """Gate and up channels alternate in runs of 16."""
+        width = self._spec.hidden_size
+        self._reserve(layer, MatrixKind.GATE_UP, 2 * -(-inner // _GATED_UNIT) * _GATED_UNIT, width)
+        for first, name in ((0, "gate"), (LANES, "up")):
+            weight = self._weights.stored(f"{module}.{name}_proj.weight", inner, width)
+            self._pack(layer, MatrixKind.GATE_UP, weight, first, 2 * LANES)
+
+    def _reserve(self, layer: int, kind: MatrixKind, channels: int, inputs: int) -> None:
+        self._must(self._library.loom_shape_matrix(self._model, layer, kind, channels, inputs))
+
+    def _pack(self, layer: int, kind: MatrixKind, weight: torch.Tensor, first: int, spread: int) -> None:
+        stored = _STORED[weight.dtype]
+        self._must(
+            self._library.loom_pack(
+                self._model, layer, kind, weight.data_ptr(), stored, len(weight), first, spread
+            )
+        )
+
+    def _bias(self, module: str, name: str, size: int) -> torch.Tensor:
+        return self._weights.take(f"{module}.{name}_proj.bias", size, dtype=torch.float32)
+
+    def _vector(self, layer: int, kind: VectorKind, values: torch.Tensor) -> None:
+        values = _padded(values.contiguous(), _BLOCK)
+        self._library.loom_set_vector(self._model, layer, kind, values.data_ptr(), len(values), len(values))
+
+    def _must(self, failed: int) -> None:
+        if failed:
+            raise MemoryError("the native engine has no memory")
+
+
+def _padded(values: torch.Tensor, multiple: int) -> torch.Tensor:
+    return torch.nn.functional.pad(values, (0, -len(values) % multiple))

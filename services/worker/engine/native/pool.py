@@ -1,0 +1,44 @@
+"""The page pool in the layout of the native kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from services.worker.engine.batch import Ints
+    from services.worker.engine.spec import ModelSpec
+
+# Positions whose keys lie side by side.
+LANES = 16
+
+
+class NativePool:
+    """KV of all layers: [layers, pages + 1, 2 * kv_heads, page_size * head_dim], keys before values.
+
+    Within a head of a page, services/worker/native/attention.h says where a number lies. The kernels read no
+    position that was not written, so nothing is ever zeroed.
+    """
+
+    def __init__(self, spec: ModelSpec, page_count: int, page_size: int, dtype: torch.dtype) -> None:
+        self.page_size = page_size
+        self.page_count = page_count
+        self._head_dim = spec.head_dim
+        shape = (len(spec.layers), page_count + 1, 2 * spec.kv_heads, page_size * spec.head_dim)
+        self.data = torch.empty(shape, dtype=dtype)
+
+    def blank(self, pages: Ints, first: int = 0) -> None:
+        """Nothing to do."""
+
+    def fill(self, pages: Ints, first: int, value: float) -> None:
+        """Set positions `first` and later of pages, in all layers."""
+        layers, total, heads, _ = self.data.shape
+        pair, dim, blocks = 4 // self.data.element_size(), self._head_dim, self.page_size // LANES
+        both = self.data.view(layers, total, 2, heads // 2, blocks, LANES * dim)
+        keys = both[:, :, 0].view(layers, total, heads // 2, blocks, dim // pair, LANES, pair)
+        values = both[:, :, 1].view(layers, total, heads // 2, blocks, LANES // pair, dim, pair)
+        for position in range(first, self.page_size):
+            block, lane = divmod(position, LANES)
+            keys[:, pages, :, block, :, lane] = value
+            values[:, pages, :, block, lane // pair, :, lane % pair] = value

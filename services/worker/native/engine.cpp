@@ -1,0 +1,173 @@
+// The interface that services/worker/engine/native/library.py calls.
+#include "forward.h"
+
+using namespace loom;
+
+namespace {
+
+class Model {
+ public:
+  explicit Model(const ModelShape& shape)
+      : shape_(shape),
+        layers_(shape.layers),
+        team_(new Team(shape.threads, std::max(Forward<float>::phases(shape.layers), 8))) {}
+
+  void set_layer(int index, int inner, int rope, int window) {
+    layers_[index].inner = inner;
+    layers_[index].rope = rope;
+    layers_[index].window = window;
+  }
+
+  void add_rope(const float* frequencies) {
+    ropes_.emplace_back(frequencies, frequencies + shape_.head_dim / 2);
+  }
+
+  void set_vector(int layer, int kind, const float* values, int count, int padded) {
+    auto& vector = layers_[layer].vectors[kind];
+    vector.assign(padded, 0);
+    std::copy(values, values + count, vector.begin());
+  }
+
+  void shape_matrix(int layer, int kind, int channels, int inputs) {
+    Matrix& matrix = layers_[layer].matrices[kind];
+    matrix = Matrix::shaped(shape_.format, channels, inputs);
+    matrix.data = arena_.take(matrix.bytes());
+    // Channels that only pad must weigh nothing; all of them lie in the last unit.
+    const int first = std::max(0, matrix.blocks() - kGatedUnit * 2 / kBlock);
+    std::memset(matrix.data + first * matrix.block_bytes, 0, (matrix.blocks() - first) * matrix.block_bytes);
+  }
+
+  // Source channel c goes to channel first + c / 16 * spread + c % 16.
+  void pack(int layer, int kind, const void* source, Stored stored, int rows, int first, int spread) {
+    Matrix matrix = layers_[layer].matrices[kind];
+    const int chunk = 64;
+    team_->run([=](Team::Walk& walk) mutable {
+      walk.phase((rows + chunk - 1) / chunk, [&](int index) {
+        std::vector<float> row(matrix.padded_inputs, 0);
+        for (int c = index * chunk; c < std::min(rows, (index + 1) * chunk); c++) {
+          const size_t at = (size_t)c * matrix.inputs;
+          if (stored == Stored::kFloat) {
+            std::memcpy(row.data(), static_cast<const float*>(source) + at, matrix.inputs * sizeof(float));
+          } else {
+            const uint16_t* from = static_cast<const uint16_t*>(source) + at;
+            for (int k = 0; k < matrix.inputs; k++) row[k] = from_bf16(from[k]);
+          }
+          matrix.set(first + c / kLanes * spread + c % kLanes, row.data());
+        }
+      });
+    });
+  }
+
+  void step(const StepInput& input) {
+    fit(input.tokens);
+    auto step = std::make_shared<Step>();
+    step->input = input;
+    plan(*step);
+    if (shape_.format == Format::kFloat)
+      run<float>(step);
+    else
+      run<uint16_t>(step);
+  }
+
+ private:
+  template <typename T>
+  void run(std::shared_ptr<Step> step) {
+    team_->run([this, step](Team::Walk& walk) {
+      Forward<T>(shape_, layers_, ropes_, space_, *step).run(walk);
+    });
+  }
+
+  // Rows of many tokens come first, their last tiles, which see most, before the others.
+  void plan(Step& step) const {
+    const StepInput& input = step.input;
+    const int group = shape_.heads / shape_.kv_heads;
+    int token = 0;
+    for (int row = 0; row < input.rows; row++) {
+      step.first_token.push_back(token);
+      for (int i = 0; input.counts[row] > 1 && i < input.counts[row]; i++) step.shared_tokens.push_back(token + i);
+      token += (int)input.counts[row];
+    }
+    for (const bool many : {true, false})
+      for (int row = 0; row < input.rows; row++) {
+        const int queries = (int)input.counts[row] * group;
+        if ((input.counts[row] > 1) != many) continue;
+        for (int first = (queries - 1) / kQueryTile * kQueryTile; first >= 0; first -= kQueryTile)
+          for (int head = 0; head < shape_.kv_heads; head++)
+            step.tiles.push_back({row, head, first, std::min(kQueryTile, queries - first)});
+      }
+  }
+
+  void fit(int tokens) {
+    if (tokens <= space_.capacity) return;
+    const int size = (int)up_to(tokens, 64);
+    int inner = 0;
+    for (const Layer& layer : layers_) inner = std::max(inner, layer.inner);
+    const size_t hidden = up_to(shape_.hidden, kMultiple), heads = shape_.heads * shape_.head_dim;
+    const size_t qkv = up_to((shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim, kBlock);
+    space_.capacity = size;
+    space_.residual.assign(size * hidden, 0);
+    space_.out.assign(size * hidden, 0);
+    space_.qkv.assign(size * qkv, 0);
+    space_.attended.assign(size * up_to(heads, kMultiple), 0);
+    space_.cos.assign(ropes_.size() * size * shape_.head_dim / 2, 0);
+    space_.sin = space_.cos;
+    space_.normed = Rows(shape_.format, size, shape_.hidden);
+    space_.attention = Rows(shape_.format, size, (int)heads);
+    space_.gated = Rows(shape_.format, size, (int)up_to(inner, kGatedUnit));
+  }
+
+  const ModelShape shape_;
+  std::vector<Layer> layers_;
+  std::vector<std::vector<float>> ropes_;
+  Arena arena_;
+  Workspace space_;
+  // Last, so that its threads end before what they read.
+  std::unique_ptr<Team> team_;
+};
+
+template <typename Work>
+int guarded(const Work& work) {
+  try {
+    work();
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+void* loom_create(const ModelShape* shape) {
+  void* made = nullptr;
+  guarded([&] { made = new Model(*shape); });
+  return made;
+}
+
+void loom_destroy(void* model) { delete static_cast<Model*>(model); }
+
+void loom_add_rope(void* model, const float* frequencies) { static_cast<Model*>(model)->add_rope(frequencies); }
+
+void loom_set_layer(void* model, int index, int inner, int rope, int window) {
+  static_cast<Model*>(model)->set_layer(index, inner, rope, window);
+}
+
+void loom_set_vector(void* model, int layer, int kind, const float* values, int count, int padded) {
+  static_cast<Model*>(model)->set_vector(layer, kind, values, count, padded);
+}
+
+int loom_shape_matrix(void* model, int layer, int kind, int channels, int inputs) {
+  return guarded([&] { static_cast<Model*>(model)->shape_matrix(layer, kind, channels, inputs); });
+}
+
+int loom_pack(void* model, int layer, int kind, const void* source, int stored, int rows, int first, int spread) {
+  return guarded([&] {
+    static_cast<Model*>(model)->pack(layer, kind, source, static_cast<Stored>(stored), rows, first, spread);
+  });
+}
+
+int loom_step(void* model, const StepInput* input) {
+  return guarded([&] { static_cast<Model*>(model)->step(*input); });
+}
+}

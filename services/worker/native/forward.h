@@ -1,0 +1,335 @@
+// One step of the model, every thread in the same program.
+#pragma once
+
+#include <memory>
+
+#include "model.h"
+#include "product.h"
+#include "team.h"
+
+namespace loom {
+
+// Mirrored in services/worker/engine/native/library.py; fields as in services/worker/engine/batch.py.
+struct StepInput {
+  int32_t tokens, rows, sampled, table_width;
+  const int64_t *token_ids, *positions, *counts, *contexts, *page_tables, *sampled_at;
+  float* logits;
+};
+
+// Queries of one sequence and one KV head, numbered token by token, head by head.
+struct QueryTile {
+  int row, kv_head, first, count;
+};
+
+struct Step {
+  StepInput input;
+  std::vector<int> first_token;    // of each row
+  std::vector<int> shared_tokens;  // tokens whose keys other tasks of the step read
+  std::vector<QueryTile> tiles;
+};
+
+// Numbers of one step between its phases.
+struct Workspace {
+  int capacity = 0, inner = 0;
+  std::vector<float> residual, qkv, attended, out, cos, sin;
+  Rows normed, attention, gated;
+};
+
+template <typename T>
+class Forward {
+ public:
+  Forward(const ModelShape& shape, const std::vector<Layer>& layers, const std::vector<std::vector<float>>& ropes,
+          Workspace& space, const Step& step)
+      : shape_(shape), layers_(layers), ropes_(ropes), space_(space), step_(step), input_(step.input) {
+    attention_ = {shape.head_dim, shape.page_size, shape.kv_heads, shape.attention_scale, shape.attention_cap};
+    hidden_stride_ = (int)up_to(shape.hidden, kMultiple);
+    qkv_stride_ = (int)up_to((shape.heads + 2 * shape.kv_heads) * shape.head_dim, kBlock);
+  }
+
+  static int phases(int layers) { return 4 + 9 * layers; }
+
+  void run(Team::Walk& walk) const {
+    if (!by_token(walk, input_.tokens, [&](int token) { begin(token); })) return;
+    for (int index = 0; index < shape_.layers; index++)
+      if (!layer(walk, index)) return;
+    const Layer& last = layers_.back();
+    if (!by_token(walk, input_.sampled, [&](int at) { final_norm(last, at); })) return;
+    multiply(walk, space_.normed, input_.sampled, last.matrices[kHead], [&](int row, int channel, const float* values) {
+      put_logits(row, channel, values);
+    });
+  }
+
+ private:
+  static constexpr int kRowsAtOnce = 96, kTokensAtOnce = 4, kMaxBlocks = 4;
+
+  template <typename Task>
+  static bool by_token(Team::Walk& walk, int tokens, const Task& task) {
+    return walk.phase((tokens + kTokensAtOnce - 1) / kTokensAtOnce, [&](int index) {
+      const int end = std::min(tokens, (index + 1) * kTokensAtOnce);
+      for (int token = index * kTokensAtOnce; token < end; token++) task(token);
+    });
+  }
+
+  // Multiply rows by a matrix; finish(row, channel, values) takes 32 * kMaxBlocks channels at a time, or 32.
+  template <bool kWide = false, typename Finish>
+  bool multiply(Team::Walk& walk, const Rows& rows, int count, const Matrix& matrix, const Finish& finish) const {
+    const int blocks = matrix.blocks();
+    const int together = kWide ? kMaxBlocks : blocks > 256 ? kMaxBlocks : 1;
+    const int units = (blocks + together - 1) / together;
+    const int chunks = (count + kRowsAtOnce - 1) / kRowsAtOnce;
+    const int tile = tile_of(matrix.format);
+    return walk.phase(units * chunks, [&](int index) {
+      const int first = index / units * kRowsAtOnce, end = std::min(count, first + kRowsAtOnce);
+      const int first_block = index % units * together, end_block = std::min(blocks, first_block + together);
+      const int tiles = (end - first + tile - 1) / tile, step = tiles ? (end - first + tiles - 1) / tiles : 1;
+      if constexpr (kWide) {
+        alignas(64) float out[kMaxBlocks][kTile][kBlock];
+        for (int row = first; row < end; row += step) {
+          const int here = std::min(step, end - row);
+          for (int block = first_block; block < end_block; block++)
+            product(rows, row, here, matrix, block, out[block - first_block][0]);
+          for (int r = 0; r < here; r++) finish(row + r, first_block * kBlock, &out[0][r][0]);
+        }
+      } else {
+        alignas(64) float out[kTile][kBlock];
+        for (int block = first_block; block < end_block; block++)
+          for (int row = first; row < end; row += step) {
+            const int here = std::min(step, end - row);
+            product(rows, row, here, matrix, block, out[0]);
+            for (int r = 0; r < here; r++) finish(row + r, block * kBlock, out[r]);
+          }
+      }
+    });
+  }
+
+  bool layer(Team::Walk& walk, int index) const {
+    const Layer& layer = layers_[index];
+    const Layer* before = index ? &layers_[index - 1] : nullptr;
+    const int tokens = input_.tokens;
+    if (!by_token(walk, tokens, [&](int token) {
+          if (before) join(token, before->vector(kMlpOutNorm));
+          norm(token, layer.vector(kAttentionNorm));
+        }))
+      return false;
+    const float* bias = layer.vector(kQkvBias);
+    if (!multiply(walk, space_.normed, tokens, layer.matrices[kQkv], [&](int row, int channel, const float* values) {
+          put(&space_.qkv[(size_t)row * qkv_stride_ + channel], values, bias ? bias + channel : nullptr);
+        }))
+      return false;
+    return attention(walk, index) &&
+           residual(walk, space_.attention, layer.matrices[kAttentionOut], layer.vector(kAttentionOutBias),
+                    layer.vector(kAttentionOutNorm)) &&
+           by_token(walk, tokens,
+                    [&](int token) {
+                      join(token, layer.vector(kAttentionOutNorm));
+                      norm(token, layer.vector(kMlpNorm));
+                    }) &&
+           gate_up(walk, layer) &&
+           residual(walk, space_.gated, layer.matrices[kDown], layer.vector(kDownBias), layer.vector(kMlpOutNorm));
+  }
+
+  bool attention(Team::Walk& walk, int index) const {
+    const Layer& layer = layers_[index];
+    const int dim = shape_.head_dim;
+    if (!step_.shared_tokens.empty() && !by_token(walk, (int)step_.shared_tokens.size(), [&](int at) {
+          const int token = step_.shared_tokens[at];
+          const int row = row_of(token);
+          for (int head = 0; head < shape_.heads; head++) turn(layer, token, head, kQueryNorm);
+          for (int head = 0; head < shape_.kv_heads; head++) write(index, row, token, head);
+        }))
+      return false;
+    const bool direct = shape_.format != Format::kInt8 || dim % kGroup == 0;
+    if (!walk.phase((int)step_.tiles.size(), [&](int at) { attend_tile(index, step_.tiles[at], direct); })) return false;
+    if (direct) return true;
+    return by_token(walk, input_.tokens, [&](int token) {
+      const int width = (int)up_to(shape_.heads * dim, kMultiple);
+      space_.attention.put(token, 0, width, &space_.attended[(size_t)token * width]);
+    });
+  }
+
+  void attend_tile(int index, const QueryTile& tile, bool direct) const {
+    static thread_local std::unique_ptr<AttentionScratch<T>> scratch(new AttentionScratch<T>);
+    const Layer& layer = layers_[index];
+    const int dim = shape_.head_dim, group = shape_.heads / shape_.kv_heads;
+    const int first_token = step_.first_token[tile.row], count = (int)input_.counts[tile.row];
+    const PagedHead<T> kv = paged(index, tile.row, tile.kv_head);
+    const bool single = count == 1;
+    if (single) write(index, tile.row, first_token, tile.kv_head);
+    Span spans[kQueryTile];
+    for (int r = 0; r < tile.count; r++) {
+      const int token = first_token + (tile.first + r) / group;
+      const int head = tile.kv_head * group + (tile.first + r) % group;
+      if (single) turn(layer, token, head, kQueryNorm);
+      put_query(&scratch->queries[r * dim], &space_.qkv[(size_t)token * qkv_stride_ + head * dim]);
+      const int end = (int)input_.positions[token] + 1;
+      spans[r] = {layer.window ? std::max(0, end - layer.window) : 0, end};
+    }
+    alignas(64) static thread_local float out[kQueryTile * 512];
+    attend(*scratch, kv, tile.count, spans, out);
+    const int width = (int)up_to(shape_.heads * dim, kMultiple);
+    for (int r = 0; r < tile.count; r++) {
+      const int token = first_token + (tile.first + r) / group;
+      const int head = tile.kv_head * group + (tile.first + r) % group;
+      if (direct)
+        space_.attention.put(token, head * dim, dim, out + r * dim);
+      else
+        std::memcpy(&space_.attended[(size_t)token * width + head * dim], out + r * dim, dim * sizeof(float));
+    }
+  }
+
+  bool gate_up(Team::Walk& walk, const Layer& layer) const {
+    const float* bias = layer.vector(kGateUpBias);
+    return multiply<true>(walk, space_.normed, input_.tokens, layer.matrices[kGateUp],
+                          [&](int row, int channel, const float* values) {
+                            alignas(64) float gated[kGatedUnit];
+                            for (int block = 0; block < kMaxBlocks; block++) {
+                              const float* at = values + block * kTile * kBlock;
+                              Vec gate = load(at), up = load(at + kLanes);
+                              if (bias) {
+                                gate += load(bias + channel + block * kBlock);
+                                up += load(bias + channel + block * kBlock + kLanes);
+                              }
+                              gate = shape_.activation == Activation::kSilu ? silu(gate) : gelu(gate);
+                              store(gated + block * kLanes, gate * up);
+                            }
+                            space_.gated.put(row, channel / 2, kGatedUnit, gated);
+                          });
+  }
+
+  // The product joins the residual stream at once, or waits in `out` to be normed first.
+  bool residual(Team::Walk& walk, const Rows& rows, const Matrix& matrix, const float* bias, const float* normed) const {
+    return multiply(walk, rows, input_.tokens, matrix, [&](int row, int channel, const float* values) {
+      const size_t at = (size_t)row * hidden_stride_ + channel;
+      const float* offset = bias ? bias + channel : nullptr;
+      if (normed)
+        put(&space_.out[at], values, offset);
+      else
+        add(&space_.residual[at], values, offset);
+    });
+  }
+
+  static void put(float* to, const float* values, const float* bias) {
+    for (int i = 0; i < kBlock; i += kLanes) store(to + i, bias ? load(values + i) + load(bias + i) : load(values + i));
+  }
+
+  static void add(float* to, const float* values, const float* bias) {
+    for (int i = 0; i < kBlock; i += kLanes)
+      store(to + i, load(to + i) + (bias ? load(values + i) + load(bias + i) : load(values + i)));
+  }
+
+  void begin(int token) const {
+    float* row = &space_.residual[(size_t)token * hidden_stride_];
+    const size_t first = (size_t)input_.token_ids[token] * shape_.hidden;
+    for (int i = 0; i < shape_.hidden; i++)
+      row[i] = (shape_.embedding_stored == Stored::kFloat ? static_cast<const float*>(shape_.embedding)[first + i]
+                                                          : from_bf16(static_cast<const uint16_t*>(shape_.embedding)[first + i])) *
+               shape_.embedding_scale;
+    const int half = shape_.head_dim / 2;
+    const float position = (float)input_.positions[token];
+    for (size_t rope = 0; rope < ropes_.size(); rope++)
+      for (int i = 0; i < half; i++) {
+        const size_t at = (rope * input_.tokens + token) * half + i;
+        const float angle = position * ropes_[rope][i];
+        space_.cos[at] = std::cos(angle);
+        space_.sin[at] = std::sin(angle);
+      }
+  }
+
+  // What undoes the size of `count` numbers.
+  float scale_of(const float* values, int count) const {
+    Vec squares = Vec{};
+    for (int i = 0; i < count; i += kLanes) squares = fma(load(values + i), load(values + i), squares);
+    return 1 / std::sqrt(sum(squares) / count + shape_.norm_epsilon);
+  }
+
+  void join(int token, const float* weight) const {
+    if (!weight) return;
+    float *row = &space_.residual[(size_t)token * hidden_stride_], *out = &space_.out[(size_t)token * hidden_stride_];
+    const float scale = scale_of(out, shape_.hidden);
+    for (int i = 0; i < shape_.hidden; i += kLanes)
+      store(row + i, load(row + i) + load(out + i) * scale * load(weight + i));
+  }
+
+  void norm(int token, const float* weight) const { norm(token, token, weight); }
+
+  void norm(int token, int to, const float* weight) const {
+    static thread_local std::vector<float> normed;
+    normed.resize(hidden_stride_);
+    const float* row = &space_.residual[(size_t)token * hidden_stride_];
+    const float scale = scale_of(row, shape_.hidden);
+    for (int i = 0; i < shape_.hidden; i += kLanes) store(&normed[i], load(row + i) * scale * load(weight + i));
+    for (int i = shape_.hidden; i < hidden_stride_; i++) normed[i] = 0;
+    space_.normed.put(to, 0, hidden_stride_, normed.data());
+  }
+
+  void final_norm(const Layer& last, int at) const {
+    const int token = (int)input_.sampled_at[at];
+    join(token, last.vector(kMlpOutNorm));
+    norm(token, at, last.vector(kFinalNorm));
+  }
+
+  void put_logits(int row, int channel, const float* values) const {
+    float* to = input_.logits + (size_t)row * shape_.vocabulary + channel;
+    for (int i = 0; i < kBlock && channel + i < shape_.vocabulary; i += kLanes) {
+      Vec logit = load(values + i);
+      if (shape_.logit_cap > 0) logit = tanh(logit / shape_.logit_cap) * shape_.logit_cap;
+      const int fit = std::min(kLanes, shape_.vocabulary - channel - i);
+      if (fit == kLanes)
+        store(to + i, logit);
+      else
+        std::memcpy(to + i, &logit, fit * sizeof(float));
+    }
+  }
+
+  int row_of(int token) const {
+    return (int)(std::upper_bound(step_.first_token.begin(), step_.first_token.end(), token) - step_.first_token.begin()) - 1;
+  }
+
+  PagedHead<T> paged(int layer, int row, int head) const {
+    const T* pool = static_cast<const T*>(shape_.pool) + layer * shape_.layer_numbers;
+    return {pool, input_.page_tables + (size_t)row * input_.table_width, attention_, head};
+  }
+
+  // Norm and rotate one query or key head where it lies.
+  void turn(const Layer& layer, int token, int head, VectorKind kind) const {
+    const int dim = shape_.head_dim, half = dim / 2;
+    float* numbers = &space_.qkv[(size_t)token * qkv_stride_ + head * dim];
+    if (const float* weight = layer.vector(kind)) {
+      const float scale = scale_of(numbers, dim);
+      for (int i = 0; i < dim; i++) numbers[i] = numbers[i] * scale * weight[i];
+    }
+    const size_t at = ((size_t)layer.rope * input_.tokens + token) * half;
+    const float *cos = &space_.cos[at], *sin = &space_.sin[at];
+    for (int i = 0; i < half; i++) {
+      const float low = numbers[i], high = numbers[i + half];
+      numbers[i] = low * cos[i] - high * sin[i];
+      numbers[i + half] = high * cos[i] + low * sin[i];
+    }
+  }
+
+  void write(int index, int row, int token, int head) const {
+    const int dim = shape_.head_dim;
+    turn(layers_[index], token, shape_.heads + head, kKeyNorm);
+    const float* key = &space_.qkv[(size_t)token * qkv_stride_ + (shape_.heads + head) * dim];
+    write_kv(paged(index, row, head), (int)input_.positions[token], key, key + shape_.kv_heads * dim);
+  }
+
+  void put_query(float* to, const float* from) const { std::memcpy(to, from, shape_.head_dim * sizeof(float)); }
+  void put_query(uint16_t* to, const float* from) const {
+    for (int i = 0; i < shape_.head_dim; i += kLanes) {
+      const Halves halves = to_bf16(load(from + i));
+      std::memcpy(to + i, &halves, sizeof(halves));
+    }
+  }
+
+  const ModelShape& shape_;
+  const std::vector<Layer>& layers_;
+  const std::vector<std::vector<float>>& ropes_;
+  Workspace& space_;
+  const Step& step_;
+  const StepInput& input_;
+  AttentionShape attention_;
+  int hidden_stride_, qkv_stride_;
+};
+
+}  // namespace loom

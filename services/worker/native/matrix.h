@@ -1,0 +1,184 @@
+// Weights packed once at load, and rows of activations in the form that their products want.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "simd.h"
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace loom {
+
+enum class Format : int { kFloat = 0, kBfloat = 1, kInt8 = 2 };
+enum class Stored : int { kFloat = 0, kBfloat = 1 };
+
+constexpr int kBlock = 32;   // output channels that are packed side by side
+constexpr int kGroup = 32;   // inputs that share one scale of weights and one of activations
+constexpr int kMultiple = 64;  // inputs are padded to it
+
+inline size_t up_to(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Memory in huge pages where the system gives them.
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(size_t bytes) : bytes_(up_to(bytes, kHuge)) {
+    data_.reset(static_cast<char*>(std::aligned_alloc(kHuge, bytes_)));
+    if (!data_) throw std::bad_alloc();
+#if defined(__linux__)
+    madvise(data_.get(), bytes_, MADV_HUGEPAGE);
+#endif
+  }
+  char* get() const { return data_.get(); }
+  size_t size() const { return bytes_; }
+
+ private:
+  static constexpr size_t kHuge = 1 << 21;
+  struct Free {
+    void operator()(char* data) const { std::free(data); }
+  };
+  std::unique_ptr<char[], Free> data_;
+  size_t bytes_ = 0;
+};
+
+// A weight [channels, inputs]. A block of 32 channels lies in one run, inputs in order:
+// float: [inputs][32]; bfloat: [inputs / 2][32][2]; int8: for each group [32 / 4][32][4] bytes, each 128 above
+// its weight's, then the scales of the group, float [32].
+struct Matrix {
+  Format format = Format::kFloat;
+  int channels = 0, inputs = 0, padded_inputs = 0;
+  size_t block_bytes = 0;
+  char* data = nullptr;
+
+  int blocks() const { return (channels + kBlock - 1) / kBlock; }
+  const char* block(int index) const { return data + index * block_bytes; }
+  size_t bytes() const { return blocks() * block_bytes; }
+
+  static size_t bytes_of_block(Format format, int padded_inputs) {
+    switch (format) {
+      case Format::kFloat:
+        return (size_t)padded_inputs * kBlock * 4;
+      case Format::kBfloat:
+        return (size_t)padded_inputs * kBlock * 2;
+      default:
+        return (size_t)padded_inputs / kGroup * kBlock * (kGroup + 4);
+    }
+  }
+
+  static Matrix shaped(Format format, int channels, int inputs) {
+    Matrix matrix;
+    matrix.format = format;
+    matrix.channels = channels;
+    matrix.inputs = inputs;
+    matrix.padded_inputs = (int)up_to(inputs, kMultiple);
+    matrix.block_bytes = bytes_of_block(format, matrix.padded_inputs);
+    return matrix;
+  }
+
+  // Write one channel's weights, float [padded_inputs].
+  void set(int channel, const float* weights) {
+    char* block = data + channel / kBlock * block_bytes;
+    const int lane = channel % kBlock;
+    if (format == Format::kFloat) {
+      float* to = reinterpret_cast<float*>(block);
+      for (int k = 0; k < padded_inputs; k++) to[k * kBlock + lane] = weights[k];
+    } else if (format == Format::kBfloat) {
+      uint16_t* to = reinterpret_cast<uint16_t*>(block);
+      for (int k = 0; k < padded_inputs; k += kLanes) {
+        const Halves halves = to_bf16(load(weights + k));
+        for (int i = 0; i < kLanes; i++) to[((k + i) / 2 * kBlock + lane) * 2 + i % 2] = halves[i];
+      }
+    } else {
+      for (int group = 0; group < padded_inputs / kGroup; group++)
+        set_group(block + group * kBlock * (kGroup + 4), lane, weights + group * kGroup);
+    }
+  }
+
+ private:
+  static void set_group(char* group, int lane, const float* weights) {
+    float largest = 0;
+    for (int k = 0; k < kGroup; k++) largest = std::fmax(largest, std::fabs(weights[k]));
+    const float scale = largest / 127, inverse = largest > 0 ? 127 / largest : 0;
+    for (int k = 0; k < kGroup; k++) {
+      const int value = (int)std::nearbyint(weights[k] * inverse);
+      group[(k / 4 * kBlock + lane) * 4 + k % 4] = (char)(uint8_t)(value + 128);
+    }
+    std::memcpy(group + kBlock * kGroup + lane * 4, &scale, 4);
+  }
+};
+
+// Activations [rows, inputs]. int8 rows have for each group a scale, and what undoes the 128 in the weights.
+class Rows {
+ public:
+  Rows() = default;
+  Rows(Format format, int rows, int inputs) : format_(format), width_((int)up_to(inputs, kMultiple)) {
+    row_bytes_ = (size_t)width_ * (format == Format::kFloat ? 4 : format == Format::kBfloat ? 2 : 1);
+    // Rows a power of two apart would all fall into the same few sets of the cache.
+    if (row_bytes_ % 1024 == 0) row_bytes_ += 64;
+    values_ = Memory(rows * row_bytes_);
+    std::memset(values_.get(), 0, rows * row_bytes_);
+    if (format == Format::kInt8) {
+      scales_.assign((size_t)rows * groups(), 0);
+      offsets_.assign((size_t)rows * groups(), 0);
+    }
+  }
+
+  Format format() const { return format_; }
+  int groups() const { return width_ / kGroup; }
+  const char* row(int index) const { return values_.get() + index * row_bytes_; }
+  size_t row_bytes() const { return row_bytes_; }
+  const float* scales(int row) const { return scales_.data() + (size_t)row * groups(); }
+  const int32_t* offsets(int row) const { return offsets_.data() + (size_t)row * groups(); }
+
+  // Write `count` inputs from `first` on; both are multiples of 16, in int8 of the group.
+  void put(int row, int first, int count, const float* values) {
+    char* to = values_.get() + row * row_bytes_;
+    if (format_ == Format::kFloat) {
+      std::memcpy(to + first * 4, values, (size_t)count * 4);
+    } else if (format_ == Format::kBfloat) {
+      for (int k = 0; k < count; k += kLanes) {
+        const Halves halves = to_bf16(load(values + k));
+        std::memcpy(to + (first + k) * 2, &halves, sizeof(halves));
+      }
+    } else {
+      for (int k = 0; k < count; k += kGroup)
+        put_group(row, (first + k) / kGroup, reinterpret_cast<int8_t*>(to) + first + k, values + k);
+    }
+  }
+
+ private:
+  void put_group(int row, int group, int8_t* to, const float* values) {
+    Vec largest = Vec{};
+    for (int k = 0; k < kGroup; k += kLanes) largest = larger(magnitude(load(values + k)), largest);
+    const float high = most(largest);
+    const float inverse = high > 0 ? 127 / high : 0;
+    Ints total = Ints{};
+    for (int k = 0; k < kGroup; k += kLanes) {
+      const Ints value = rounded(load(values + k) * inverse);
+      total += value;
+      typedef int8_t Bytes __attribute__((vector_size(16)));
+      const Bytes bytes = __builtin_convertvector(value, Bytes);
+      std::memcpy(to + k, &bytes, sizeof(bytes));
+    }
+    int32_t sum = 0;
+    for (int i = 0; i < kLanes; i++) sum += total[i];
+    // A NaN anywhere must reach the sum: the maximum skips it.
+    bool sound = true;
+    for (int k = 0; k < kGroup; k++) sound &= values[k] - values[k] == 0;
+    scales_[(size_t)row * groups() + group] = sound ? high / 127 : std::numeric_limits<float>::quiet_NaN();
+    offsets_[(size_t)row * groups() + group] = -128 * sum;
+  }
+
+  Format format_ = Format::kFloat;
+  int width_ = 0;
+  size_t row_bytes_ = 0;
+  Memory values_;
+  std::vector<float> scales_;
+  std::vector<int32_t> offsets_;
+};
+
+}  // namespace loom

@@ -1,0 +1,121 @@
+// Threads that walk through the phases of a step together, and sleep between steps.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include <sched.h>
+
+namespace loom {
+
+// A phase ends when its tasks are done, not when every thread has come: one that the system has taken off its
+// core delays nobody unless it holds a task. What it then finds is claimed already, or of a later step.
+class Team {
+ public:
+  Team(int threads, int phases) : phases_(new Phase[phases]), phase_count_(phases) {
+    for (int i = 1; i < threads; i++) helpers_.emplace_back([this] { help(); });
+  }
+
+  ~Team() {
+    stopping_ = true;
+    epoch_.fetch_add(1);
+    epoch_.notify_all();
+    for (std::thread& helper : helpers_) helper.join();
+  }
+
+  // One thread's walk through one step.
+  class Walk {
+   public:
+    // Run task(0 .. count - 1), shared with the other threads; false when the step is over already.
+    template <typename Task>
+    bool phase(int count, const Task& task) {
+      Phase& phase = team_.phases_[next_++];
+      uint64_t seen = phase.claimed.load(std::memory_order_acquire);
+      while (true) {
+        if ((seen >> 32) != epoch_) return false;
+        const int index = (int)(uint32_t)seen;
+        if (index >= count) break;
+        if (!phase.claimed.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) continue;
+        task(index);
+        phase.done.fetch_add(1, std::memory_order_acq_rel);
+        seen = phase.claimed.load(std::memory_order_acquire);
+      }
+      return wait(phase, (epoch_ << 32) | (uint32_t)count);
+    }
+
+   private:
+    friend class Team;
+    Walk(Team& team, uint64_t epoch) : team_(team), epoch_(epoch) {}
+
+    bool wait(const auto& phase, uint64_t all) const {
+      for (int spins = 0;; spins++) {
+        const uint64_t done = phase.done.load(std::memory_order_acquire);
+        if (done == all) return true;
+        if ((done >> 32) != epoch_) return false;
+        if (spins < kSpins)
+          pause();
+        else
+          sched_yield();
+      }
+    }
+
+    Team& team_;
+    const uint64_t epoch_;
+    int next_ = 0;
+  };
+
+  // Let every thread run `program`; returns when this one has.
+  void run(std::function<void(Walk&)> program) {
+    const uint32_t epoch = epoch_.load() + 1;
+    for (int i = 0; i < phase_count_; i++) {
+      phases_[i].claimed.store((uint64_t)epoch << 32, std::memory_order_release);
+      phases_[i].done.store((uint64_t)epoch << 32, std::memory_order_release);
+    }
+    // A late helper may still hold the program of the step before.
+    auto shared = std::make_shared<std::function<void(Walk&)>>(std::move(program));
+    std::atomic_store(&program_, shared);
+    epoch_.store(epoch, std::memory_order_release);
+    epoch_.notify_all();
+    Walk walk(*this, epoch);
+    (*shared)(walk);
+  }
+
+ private:
+  static constexpr int kSpins = 2000;
+
+  struct Phase {
+    alignas(64) std::atomic<uint64_t> claimed{0};
+    alignas(64) std::atomic<uint64_t> done{0};
+  };
+
+  static void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+
+  void help() {
+    uint32_t seen = 0;
+    while (true) {
+      epoch_.wait(seen, std::memory_order_acquire);
+      seen = epoch_.load(std::memory_order_acquire);
+      if (stopping_) return;
+      const auto program = std::atomic_load(&program_);
+      Walk walk(*this, seen);
+      (*program)(walk);
+    }
+  }
+
+  std::unique_ptr<Phase[]> phases_;
+  const int phase_count_;
+  std::shared_ptr<std::function<void(Walk&)>> program_;
+  std::atomic<uint32_t> epoch_{0};
+  std::atomic<bool> stopping_{false};
+  std::vector<std::thread> helpers_;
+};
+
+}  // namespace loom
