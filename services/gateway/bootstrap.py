@@ -11,7 +11,7 @@ from kit import grpc as kit_grpc
 from kit import lifecycle, log, metrics
 from kit.bus import Bus, KvView
 from kit.outbox import Outbox
-from services.gateway.adapters import keys, routes
+from services.gateway.adapters import idempotency, keys, routes
 from services.gateway.adapters.health import Health
 from services.gateway.adapters.http.native import NativeFace
 from services.gateway.adapters.http.openai import OpenAIFace
@@ -25,7 +25,10 @@ from services.gateway.adapters.records import SchedulerRecords
 from services.gateway.adapters.tokenizers import TokenizerPool
 from services.gateway.adapters.usage_client import UsageClient
 from services.gateway.adapters.usage_journal import OutboxJournal
+from services.gateway.app.front import Front
 from services.gateway.app.generations import Generations, Ports, Settings
+from services.gateway.app.keyed import Keyed
+from services.gateway.core.idempotency import Patience
 from services.gateway.servicer import InferenceServicer
 from tokenloom.api.inference.v1 import inference_pb2_grpc
 from tokenloom.api.scheduler.v1.scheduler_pb2_grpc import SchedulerServiceStub
@@ -75,6 +78,7 @@ async def serve(
         stack.callback(metrics_server.shutdown)
         bus = await Bus.connect(config.nats_url, "gateway", config.nats_tls)
         stack.push_async_callback(bus.close)
+        await bus.ensure_kv(idempotency.BUCKET, config.idempotency_ttl_s)
         lane_bytes = kit_grpc.LANE_MESSAGE_BYTES
         scheduler = kit_grpc.channel(
             config.scheduler_target, role="scheduler", tls=config.tls, max_message_bytes=lane_bytes
@@ -130,11 +134,13 @@ def assemble(
         generations=generations, lane=lane, views=views, keys=keyring, routes=route_table, records=records
     )
     server = kit_grpc.Server(config.grpc_listen, tls=config.public_tls)
-    servicer = InferenceServicer(generations, keyring, meters.refused)
+    patience = Patience(config.idempotency_claim_timeout_s, config.resubmit_timeout_s)
+    front = Front(generations, Keyed(generations, idempotency.KeyStore(bus), patience))
+    servicer = InferenceServicer(front, keyring, meters.refused)
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.aio)
     faces: list[Face] = [
-        NativeFace(generations, keyring),
-        OpenAIFace(generations, keyring),
+        NativeFace(front, keyring),
+        OpenAIFace(front, keyring),
         UsageFace(UsageClient(usage), keyring),
         OperationsFace(health, registry),
         DocumentFace(),
@@ -148,6 +154,7 @@ def _settings(config: GatewayConfig) -> Settings:
         default_output_tokens=config.default_max_output_tokens,
         reader_timeout_s=config.reader_timeout_s,
         stream_buffer_bytes=config.stream_buffer_bytes,
+        resume_lease_s=config.resume_lease_s,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
@@ -12,18 +13,19 @@ from kit.errors import Code, ServiceError
 from kit.grpc import to_status
 from services.gateway.adapters import inference_codec as codec
 from services.gateway.app.generations import Arrival
-from services.gateway.core.ids import parse_id
-from services.gateway.core.validation import parse_generation, parse_prompt
+from services.gateway.core.ids import parse_key, parse_reference
+from services.gateway.core.validation import check_start, parse_generation, parse_prompt
 from tokenloom.api.inference.v1 import inference_pb2, inference_pb2_grpc
 
+ResponseT = TypeVar("ResponseT", inference_pb2.GenerateResponse, inference_pb2.AttachResponse)
 # Status and trailers queue behind what the client has not read.
 _HANG_UP_S = 1.0
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 
     from services.gateway.adapters.keys import KeyRing
-    from services.gateway.app.generations import Generations
+    from services.gateway.app.front import Front
     from services.gateway.app.ports import Tenant
     from services.gateway.app.reading import Reading
 
@@ -33,10 +35,8 @@ if TYPE_CHECKING:
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     """The gRPC face."""
 
-    def __init__(
-        self, generations: Generations, keys: KeyRing, refused: Callable[[ServiceError], None]
-    ) -> None:
-        self._generations = generations
+    def __init__(self, front: Front, keys: KeyRing, refused: Callable[[ServiceError], None]) -> None:
+        self._front = front
         self._keys = keys
         self._refused = refused
         self._hang_ups: set[asyncio.Task[None]] = set()
@@ -44,29 +44,27 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     async def Generate(  # noqa: N802
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
-        """Run one generation."""
-        reading = await self._start(request, context)
-        # The handler may be parked in a write when its client goes; the call's own end is certain.
-        context.add_done_callback(lambda _: reading.leave())  # type: ignore[arg-type]
-        reading.on_turn_away(lambda task: self._hang_up(task, context))
-        try:
-            yield codec.accepted(reading.accepted)
-            while pieces := await reading.take():
-                for piece in pieces:
-                    yield codec.tokens(piece, reading.accepted)
-            closed = await reading.ended()
-            if error := reading.error:
-                raise error
-            yield codec.done_response(closed)
-        finally:
-            reading.leave()
+        """Run one generation, or follow the one that has the same key."""
+        reading = await self._begin(self._start(request, context))
+        async with aclosing(self._answer(reading, context, inference_pb2.GenerateResponse)) as responses:
+            async for response in responses:
+                yield response
+
+    async def Attach(  # noqa: N802
+        self, request: inference_pb2.AttachRequest, context: Context
+    ) -> AsyncIterator[inference_pb2.AttachResponse]:
+        """Follow a generation from a token on."""
+        reading = await self._begin(self._attach(request, context))
+        async with aclosing(self._answer(reading, context, inference_pb2.AttachResponse)) as responses:
+            async for response in responses:
+                yield response
 
     async def Cancel(  # noqa: N802
         self, request: inference_pb2.CancelRequest, context: Context
     ) -> inference_pb2.CancelResponse:
         """End a generation."""
         tenant = self._tenant(context)
-        state = await self._generations.cancel(tenant, parse_id(request.request_id))
+        _, state = await self._front.cancel(tenant, parse_reference(request.request_id))
         return inference_pb2.CancelResponse(state=codec.state(state))
 
     async def Get(  # noqa: N802
@@ -74,33 +72,68 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     ) -> inference_pb2.GetResponse:
         """State and output so far."""
         tenant = self._tenant(context)
-        found = await self._generations.get(tenant, parse_id(request.request_id))
-        return codec.snapshot(request.request_id, found)
+        return codec.snapshot(*await self._front.get(tenant, parse_reference(request.request_id)))
 
     async def ListModels(  # noqa: N802
         self, request: inference_pb2.ListModelsRequest, context: Context
     ) -> inference_pb2.ListModelsResponse:
         """Models in name order."""
         self._tenant(context)
-        return inference_pb2.ListModelsResponse(models=map(codec.model, self._generations.models()))
+        return inference_pb2.ListModelsResponse(models=map(codec.model, self._front.models()))
 
     async def CountTokens(  # noqa: N802
         self, request: inference_pb2.CountTokensRequest, context: Context
     ) -> inference_pb2.CountTokensResponse:
         """The prompt's ids as Generate would count them."""
         self._tenant(context)
-        ids, version = await self._generations.count_tokens(parse_prompt(codec.plain(request), "snake"))
+        ids, version = await self._front.count_tokens(parse_prompt(codec.plain(request), "snake"))
         return inference_pb2.CountTokensResponse(count=len(ids), token_ids=ids, tokenizer_version=version)
 
-    async def _start(self, request: inference_pb2.GenerateRequest, context: Context) -> Reading:
-        arrival = _arrival(context)
+    async def _begin(self, work: Coroutine[Any, Any, Reading]) -> Reading:
         try:
-            tenant = self._tenant(context)
-            spec = parse_generation(codec.plain(request), "snake")
-            return await self._generations.start(tenant, spec, arrival)
+            return await work
         except ServiceError as error:
             self._refused(error)
             raise
+
+    async def _start(self, request: inference_pb2.GenerateRequest, context: Context) -> Reading:
+        arrival = _arrival(context)
+        tenant = self._tenant(context)
+        key = parse_key(request.idempotency_key, "idempotency_key") if request.idempotency_key else None
+        spec = parse_generation(codec.plain(request), "snake")
+        return await self._front.start(tenant, spec, arrival, key)
+
+    async def _attach(self, request: inference_pb2.AttachRequest, context: Context) -> Reading:
+        arrival = _arrival(context)
+        tenant = self._tenant(context)
+        start = check_start(tuple(request.from_index), "from_index")
+        return await self._front.attach(
+            tenant, parse_reference(request.request_id), start, arrival, "from_index"
+        )
+
+    async def _answer(
+        self, reading: Reading, context: Context, response: Callable[[], ResponseT]
+    ) -> AsyncGenerator[ResponseT, None]:
+        # The handler may be parked in a write when its client goes; the call's own end is certain.
+        context.add_done_callback(lambda _: reading.leave())  # type: ignore[arg-type]
+        reading.on_turn_away(lambda task: self._hang_up(task, context))
+        try:
+            first = response()
+            first.accepted.CopyFrom(codec.accepted(reading.accepted))
+            yield first
+            while pieces := await reading.take():
+                for piece in pieces:
+                    carrier = response()
+                    codec.fill_tokens(carrier.tokens, piece, reading.accepted)
+                    yield carrier
+            closed = await reading.ended()
+            if error := reading.error:
+                raise error
+            last = response()
+            last.done.CopyFrom(codec.done(closed))
+            yield last
+        finally:
+            reading.leave()
 
     def _tenant(self, context: Context) -> Tenant:
         for key, value in context.invocation_metadata() or ():

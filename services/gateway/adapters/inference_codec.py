@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import invalid
-from services.gateway.adapters.lane_codec import PROTO_REASONS
+from services.gateway.adapters.verdict_codec import PROTO_REASONS
 from services.gateway.app.ports import State
 from services.gateway.core.ids import format_id
 from tokenloom.api.inference.v1 import inference_pb2
@@ -38,35 +38,33 @@ def plain(request: inference_pb2.GenerateRequest | inference_pb2.CountTokensRequ
                 fields["stop"] = list(value)
             case "priority":
                 fields["priority"] = _priority(value)
+            case "idempotency_key":
+                pass  # it names the request and says nothing of its content
             case name:
                 fields[name] = value
     return fields
 
 
-def accepted(facts: Acceptance) -> inference_pb2.GenerateResponse:
+def accepted(facts: Acceptance) -> inference_pb2.Accepted:
     """What is fixed once the request is queued."""
     sampling = facts.sampling
-    return inference_pb2.GenerateResponse(
-        accepted=inference_pb2.Accepted(
-            request_id=format_id(facts.request_id),
-            model_version=facts.model_version,
-            tokenizer_version=facts.tokenizer_version,
-            runtime_revision=facts.runtime_revision,
-            sampling=inference_pb2.Sampling(
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                min_p=sampling.min_p,
-                seed=sampling.seed,
-            ),
-        )
+    return inference_pb2.Accepted(
+        request_id=format_id(facts.request_id),
+        model_version=facts.model_version,
+        tokenizer_version=facts.tokenizer_version,
+        runtime_revision=facts.runtime_revision,
+        sampling=inference_pb2.Sampling(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            seed=sampling.seed,
+        ),
     )
 
 
-def tokens(piece: Piece, facts: Acceptance) -> inference_pb2.GenerateResponse:
+def fill_tokens(message: inference_pb2.Tokens, piece: Piece, facts: Acceptance) -> None:
     """New tokens of one choice."""
-    response = inference_pb2.GenerateResponse()
-    message = response.tokens
     message.choice = piece.choice
     message.index = piece.index
     message.count = piece.count
@@ -76,12 +74,6 @@ def tokens(piece: Piece, facts: Acceptance) -> inference_pb2.GenerateResponse:
         message.logprobs.extend([_logprob(record, facts.vocabulary) for record in piece.tokens])
     if piece.finish_reason is not None:
         message.finish_reason = PROTO_REASONS[piece.finish_reason]
-    return response
-
-
-def done_response(closed: Closed) -> inference_pb2.GenerateResponse:
-    """The last event."""
-    return inference_pb2.GenerateResponse(done=done(closed))
 
 
 def done(closed: Closed) -> inference_pb2.Done:
@@ -97,10 +89,10 @@ def done(closed: Closed) -> inference_pb2.Done:
     )
 
 
-def snapshot(request_id: str, found: Snapshot) -> inference_pb2.GetResponse:
+def snapshot(request_id: int, found: Snapshot) -> inference_pb2.GetResponse:
     """State, output so far and, once finished, the terminal record."""
     return inference_pb2.GetResponse(
-        request_id=request_id,
+        request_id=format_id(request_id),
         state=state(found.state),
         model_version=found.model_version,
         choices=[_result(choice, found.vocabulary) for choice in found.choices],

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kit.errors import Code, ServiceError, invalid
+from kit.errors import Code, ServiceError
 from services.gateway.app.live import LiveTable
 from services.gateway.app.ports import State
 from services.gateway.app.snapshot import Snapshot, snapshot_of
@@ -125,11 +125,7 @@ class Generations:
         """
         self._check_open()
         live = self._table.find(request_id, tenant.tenant_id) or await self._follow(tenant, request_id)
-        reading = await self._table.join(live, self._reader(from_index))
-        if len(from_index) > 1 and len(from_index) != len(reading.choices):
-            reading.leave()
-            raise invalid("from_index", f"one number, or one for each of {len(reading.choices)} choices")
-        return reading
+        return await self._table.join(live, self._reader(from_index))
 
     async def count_tokens(self, spec: PromptSpec) -> tuple[list[int], str]:
         """The prompt's ids as a generation would have them, and the tokenizer's version."""

@@ -149,7 +149,7 @@ class Claim:
             return self._claim(now)
         if entry.content != self._content:
             message = "the idempotency key was used for a request with another content"
-            raise ServiceError(Code.ALREADY_EXISTS, "IDEMPOTENCY_CONFLICT", message, "idempotency_key")
+            raise ServiceError(Code.ALREADY_EXISTS, "IDEMPOTENCY_CONFLICT", message)
         if self._phase is _Phase.FOLLOWING and entry.request_id == self._followed:
             return self.attached()
         self._phase = _Phase.CLAIMING
@@ -199,7 +199,7 @@ class Claim:
             self._missing_since = now
         if entry.accepted:
             if now - self._missing_since >= self._patience.resubmit_s:
-                raise _expired()
+                raise expired()
         # Clocks of gateways may differ: then what counts is how long the claim was seen here.
         elif max(now - entry.created, now - self._seen_since) >= self._patience.claim_s:
             return self._claim(now)
@@ -231,5 +231,6 @@ def _accepted(entry: Entry) -> Entry:
     return Entry(entry.request_id, entry.content, accepted=True, created=entry.created)
 
 
-def _expired() -> ServiceError:
+def expired() -> ServiceError:
+    """The refusal of a key whose generation is no longer kept."""
     return ServiceError(Code.FAILED_PRECONDITION, "RESULT_EXPIRED", "the result is no longer kept")

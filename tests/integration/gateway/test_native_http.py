@@ -6,8 +6,8 @@ from tests.integration.gateway.peers import LENGTH
 def sse(text: str) -> list[tuple[str, dict]]:
     events = []
     for block in text.strip().split("\n\n"):
-        name, data = block.split("\n")
-        events.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+        fields = dict(line.split(": ", 1) for line in block.split("\n"))
+        events.append((fields["event"], json.loads(fields["data"])))
     return events
 
 

@@ -6,33 +6,37 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from kit.errors import invalid
 from services.gateway.adapters.http import native_json
 from services.gateway.adapters.http.errors import error_response, native_error
 from services.gateway.adapters.http.wire import (
     arrival,
     check_query,
     event,
+    idempotency_key,
     json_response,
     open_events,
     read_json,
     send,
+    takes_events,
     wants_events,
 )
-from services.gateway.core.ids import format_id, parse_id
-from services.gateway.core.validation import parse_generation
+from services.gateway.core.ids import format_id, parse_reference
+from services.gateway.core.validation import parse_generation, parse_start, start_of_each
 
 if TYPE_CHECKING:
     from services.gateway.adapters.keys import KeyRing
-    from services.gateway.app.generations import Generations
-    from services.gateway.app.reading import Reading
+    from services.gateway.app.front import Front
+    from services.gateway.app.reading import Acceptance, Reading
+    from services.gateway.core.choice import Piece
+
+_LAST_EVENT = "Last-Event-ID"
 
 
 class NativeFace:
     """`/v1/generations`."""
 
-    def __init__(self, generations: Generations, keys: KeyRing) -> None:
-        self._generations = generations
+    def __init__(self, front: Front, keys: KeyRing) -> None:
+        self._front = front
         self._keys = keys
 
     def routes(self) -> list[web.RouteDef]:
@@ -48,8 +52,9 @@ class NativeFace:
         arrived = arrival()
         tenant = self._keys.authenticate(request.headers.get("Authorization"))
         check_query(request)
+        key = idempotency_key(request)
         spec = parse_generation(await read_json(request))
-        reading = await self._generations.start(tenant, spec, arrived)
+        reading = await self._front.start(tenant, spec, arrived, key)
         try:
             if wants_events(request):
                 return await _stream(request, reading)
@@ -57,41 +62,57 @@ class NativeFace:
         finally:
             reading.leave()
 
-    async def get(self, request: web.Request) -> web.Response:
-        """State and, when finished, the result."""
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """State and, when finished, the result; with `from`, a stream from that token on."""
+        arrived = arrival()
         tenant = self._keys.authenticate(request.headers.get("Authorization"))
-        if "from" in request.query:
-            raise invalid("from", "following a generation is not supported yet; leave `from` out")
-        check_query(request)
-        request_id = parse_id(request.match_info["id"])
-        return json_response(
-            native_json.snapshot(request_id, await self._generations.get(tenant, request_id))
-        )
+        check_query(request, "from")
+        reference = parse_reference(request.match_info["id"])
+        if "from" not in request.query:
+            return json_response(native_json.snapshot(*await self._front.get(tenant, reference)))
+        if not takes_events(request):
+            raise web.HTTPNotAcceptable(reason="with `from` the answer is text/event-stream")
+        start, field = _start(request)
+        reading = await self._front.attach(tenant, reference, start, arrived, field)
+        try:
+            return await _stream(request, reading, start)
+        finally:
+            reading.leave()
 
     async def cancel(self, request: web.Request) -> web.Response:
         """End a generation."""
         tenant = self._keys.authenticate(request.headers.get("Authorization"))
         check_query(request)
-        request_id = parse_id(request.match_info["id"])
-        state = await self._generations.cancel(tenant, request_id)
+        request_id, state = await self._front.cancel(tenant, parse_reference(request.match_info["id"]))
         return json_response({"requestId": format_id(request_id), "state": state.label})
 
 
-async def _stream(request: web.Request, reading: Reading) -> web.StreamResponse:
+def _start(request: web.Request) -> tuple[tuple[int, ...], str]:
+    """Where to start, and what said so: a browser that reconnects repeats its URL and adds where it was."""
+    last = request.headers.get(_LAST_EVENT)
+    if last:
+        return parse_start(last, _LAST_EVENT), _LAST_EVENT
+    return parse_start(request.query["from"], "from"), "from"
+
+
+async def _stream(request: web.Request, reading: Reading, start: tuple[int, ...] = ()) -> web.StreamResponse:
     accepted = reading.accepted
+    following = list(start_of_each(start, len(reading.choices), "from"))
     response = await open_events(request, accepted.request_id)
     await response.write(event("accepted", native_json.accepted(accepted)))
     while pieces := await reading.take():
-        await send(
-            response,
-            [event("token", native_json.token(piece, accepted)) for piece in pieces],
-        )
+        await send(response, [_token(piece, accepted, following) for piece in pieces])
     closed = await reading.ended()
     error = reading.error
     last = event("error", native_error(error)) if error else event("done", native_json.done(closed))
     await response.write(last)
     await response.write_eof()
     return response
+
+
+def _token(piece: Piece, accepted: Acceptance, following: list[int]) -> bytes:
+    following[piece.choice] = piece.index + piece.count
+    return event("token", native_json.token(piece, accepted), ",".join(map(str, following)))
 
 
 async def _whole(request: web.Request, reading: Reading) -> web.Response:

@@ -14,6 +14,7 @@ from services.gateway.adapters.http.wire import (
     check_query,
     data,
     event,
+    idempotency_key,
     json_response,
     open_events,
     read_json,
@@ -25,7 +26,7 @@ from services.gateway.core.openai_response import OpenAIResponse, error_body, fa
 
 if TYPE_CHECKING:
     from services.gateway.adapters.keys import KeyRing
-    from services.gateway.app.generations import Generations
+    from services.gateway.app.front import Front
     from services.gateway.app.ports import Route
     from services.gateway.app.reading import Reading
     from services.gateway.core.openai_request import Face
@@ -37,8 +38,8 @@ _DONE = b"data: [DONE]\n\n"
 class OpenAIFace:
     """`/v1/chat/completions`, `/v1/completions`, `/v1/models`."""
 
-    def __init__(self, generations: Generations, keys: KeyRing) -> None:
-        self._generations = generations
+    def __init__(self, front: Front, keys: KeyRing) -> None:
+        self._front = front
         self._keys = keys
         self._started = int(time.time())
 
@@ -62,14 +63,14 @@ class OpenAIFace:
     async def models(self, request: web.Request) -> web.Response:
         """The models that the caller may use."""
         self._keys.authenticate(request.headers.get("Authorization"))
-        routes = self._generations.models()
+        routes = self._front.models()
         return json_response({"object": "list", "data": [self._model(route) for route in routes]})
 
     async def model(self, request: web.Request) -> web.Response:
         """One model by name or `name@version`."""
         self._keys.authenticate(request.headers.get("Authorization"))
         name = request.match_info["model"]
-        for route in self._generations.models():
+        for route in self._front.models():
             if name in {route.name, route.model_version}:
                 return json_response(self._model(route))
         raise ServiceError(Code.NOT_FOUND, "NOT_FOUND", "there is no such model", "model")
@@ -78,8 +79,9 @@ class OpenAIFace:
         arrived = arrival()
         tenant = self._keys.authenticate(request.headers.get("Authorization"))
         check_query(request)
+        key = idempotency_key(request)
         asked = parse_openai(await read_json(request), face)
-        reading = await self._generations.start(tenant, asked.spec, arrived)
+        reading = await self._front.start(tenant, asked.spec, arrived, key)
         try:
             answer = _answer(asked, reading)
             if asked.stream:

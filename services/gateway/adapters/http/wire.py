@@ -10,13 +10,16 @@ from pydantic_core import to_json
 
 from kit.errors import invalid
 from services.gateway.app.generations import Arrival
-from services.gateway.core.ids import format_id
+from services.gateway.core.ids import format_id, parse_key
 from services.gateway.core.validation import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from services.gateway.core.ids import Key
+
 _EVENT_STREAM = "text/event-stream"
+_KEY_HEADER = "Idempotency-Key"
 
 
 def json_bytes(value: object) -> bytes:
@@ -30,12 +33,18 @@ def arrival() -> Arrival:
 
 
 async def read_json(request: web.Request) -> object:
-    """The body as JSON; refuses another content type, and the headers of a later version."""
-    if "Idempotency-Key" in request.headers:
-        raise invalid("Idempotency-Key", "Idempotency-Key is not supported yet; leave it out")
+    """The body as JSON; refuses another content type."""
     if request.content_type != "application/json":
         raise invalid("Content-Type", "Content-Type must be application/json")
     return parse_json(await request.read())
+
+
+def idempotency_key(request: web.Request) -> Key | None:
+    """The caller's own name for the generation it asks for."""
+    given = request.headers.getall(_KEY_HEADER, [])
+    if len(given) > 1:
+        raise invalid(_KEY_HEADER, f"{_KEY_HEADER} must be given once")
+    return parse_key(given[0], _KEY_HEADER) if given else None
 
 
 def check_query(request: web.Request, *allowed: str) -> None:
@@ -48,10 +57,12 @@ def check_query(request: web.Request, *allowed: str) -> None:
 
 def wants_events(request: web.Request) -> bool:
     """Whether the caller asked for a stream."""
-    return any(
-        part.partition(";")[0].strip().lower() == _EVENT_STREAM
-        for part in request.headers.get("Accept", "").split(",")
-    )
+    return _EVENT_STREAM in _accepted_types(request)
+
+
+def takes_events(request: web.Request) -> bool:
+    """Whether the caller can take a stream."""
+    return not _accepted_types(request).isdisjoint({"", "*/*", "text/*", _EVENT_STREAM})
 
 
 def json_response(value: object, request_id: int | None = None) -> web.Response:
@@ -62,9 +73,10 @@ def json_response(value: object, request_id: int | None = None) -> web.Response:
     return response
 
 
-def event(name: str, value: object) -> bytes:
-    """A named server-sent event."""
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), to_json(value))
+def event(name: str, value: object, mark: str = "") -> bytes:
+    """A named server-sent event; `mark` is what a client that reconnects says in Last-Event-ID."""
+    identity = f"id: {mark}\n" if mark else ""
+    return b"%bevent: %b\ndata: %b\n\n" % (identity.encode(), name.encode(), to_json(value))
 
 
 def data(value: object) -> bytes:
@@ -84,6 +96,11 @@ async def open_events(request: web.Request, request_id: int) -> web.StreamRespon
     )
     await response.prepare(request)
     return response
+
+
+def _accepted_types(request: web.Request) -> set[str]:
+    accepted = request.headers.get("Accept", "").split(",")
+    return {part.partition(";")[0].strip().lower() for part in accepted}
 
 
 async def send(response: web.StreamResponse, frames: Iterable[bytes]) -> None:
