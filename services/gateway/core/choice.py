@@ -158,14 +158,14 @@ class Cursor:
         """Everything not yet taken, as one piece; None when there is nothing to say."""
         if not self.waiting:
             return None
-        choice = self._choice
-        start = min(self._taken, len(choice.records))
+        choice, start = self._choice, self._taken
         if self._chars is None:
             self._chars = sum([len(record.text) for record in choice.records[:start]])
         tokens = tuple(choice.records[start:])
         text = "".join([record.text for record in tokens])
         if choice.finish_reason is not None:
-            text += choice.tail
+            # Whoever is beyond the end has more text than there is.
+            text += choice.tail if start <= len(choice.records) else ""
             self._said_end = True
         piece = Piece(choice.choice, start, text, self._chars, tokens, choice.finish_reason)
         self._taken = start + len(tokens)

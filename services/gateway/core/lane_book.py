@@ -137,7 +137,7 @@ class LaneBook:
         self.connected = False
         said = [*self._unproven, *self._outgoing]
         self._unproven.clear()
-        self._outgoing = deque(message for message in said if isinstance(message, _LASTING))
+        self._outgoing = deque(message for message in said if self._lasts(message))
         self._beat_at = math.inf
         self._give_up_at = now + self._resubmit_s
         for owner in list(self.owners.values()):
@@ -185,6 +185,11 @@ class LaneBook:
                 owner.refused(no_scheduler(), now)
 
     # Inside
+
+    def _lasts(self, message: Up) -> bool:
+        # What was let go and is wanted again must not be let go on the next stream.
+        wanted = isinstance(message, Detach) and message.request_id in self.owners
+        return isinstance(message, _LASTING) and not wanted
 
     def _begin(self, owner: Owner, now: float) -> Owner:
         if not self.connected:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from services.gateway.core.choice import NewToken, rebuild
+from services.gateway.core.choice import Alternative, Cursor, NewToken, rebuild
 from services.gateway.core.detokenize import Detokenizer, decode
 from services.gateway.core.outcome import FinishReason
 from services.gateway.core.vocabulary import Vocabulary
@@ -87,3 +87,43 @@ def test_pieces_carry_each_token_once_in_order_and_the_same_text_whatever_the_re
     text, stopped = cut_at_stop(decode(VOCABULARY, ids), stops)
     assert choice.text == text
     assert choice.finish_reason is (FinishReason.STOP if stopped else reason)
+
+
+@given(
+    written=WRITTEN,
+    stops=st.lists(st.sampled_from(["a", "o", "好", "🚀", " a"]), max_size=3),
+    takes=st.lists(st.booleans(), min_size=60, max_size=60),
+    split=st.integers(0, 60),
+    joins=st.integers(0, 60),
+    reason=st.sampled_from(FinishReason),
+)
+def test_what_one_reader_saw_before_a_token_and_another_from_it_on_is_the_whole(
+    written, stops, takes, split, joins, reason
+):
+    vocabulary, ids = characters(written)
+    tokens = [NewToken(i, -0.5 * at, (Alternative(i, -0.5 * at),)) for at, i in enumerate(ids)]
+    choice = ReadChoice(vocabulary, stops)
+    second, seen = None, []
+    for number, token in enumerate(tokens):
+        choice.feed([token])
+        if takes[number] and (piece := choice.take()):
+            seen.append(piece)
+        if number == joins:
+            second = Cursor(choice, split)
+    second = second or Cursor(choice, split)
+    before = second.take()
+    choice.end(reason)
+    rest = [piece for piece in (before, second.take()) if piece]
+
+    first = choice.records[:split]
+    after = [record for piece in rest for record in piece.tokens]
+    assert [*first, *after] == choice.records
+    if split <= choice.output_tokens:
+        assert "".join(r.text for r in first) + "".join(piece.text for piece in rest) == choice.text
+    assert [piece.finish_reason for piece in rest][-1] is choice.finish_reason
+    assert rest[0].index == split
+    assert rest[0].text_offset == sum(len(record.text) for record in first)
+    # Whatever pieces the first reader had got by then, it had the same text for the same tokens.
+    for piece in seen:
+        if piece.finish_reason is None:
+            assert piece.text == "".join(r.text for r in choice.records[piece.index :][: piece.count])

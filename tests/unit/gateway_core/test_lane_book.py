@@ -94,6 +94,17 @@ def test_what_must_be_heard_is_said_again_until_its_arrival_is_proven(running):
     assert running.kinds()[4:] == ["Attach"]
 
 
+def test_what_was_let_go_and_is_wanted_again_is_not_let_go_on_the_next_stream(scene):
+    scene.attach()
+    scene.attached(300)
+    scene.do("leave", scene.reader)
+    scene.attach()
+    scene.attached(300, epoch=2)
+    scene.cut()
+    scene.welcome(1)
+    assert scene.kinds() == ["Attach", "Detach", "Attach", "Attach"]
+
+
 def test_a_settlement_that_was_lost_is_said_again(running):
     running.end()
     running.wait(4, heard=False)
