@@ -16,6 +16,7 @@ class SchedulerConfig(ServiceConfig):
     # Callers who cannot wait that long say so with a deadline.
     max_queue_s: float = Field(default=120.0, gt=0)
     lease_s: float = Field(default=10.0, gt=0)
+    # Above the time in which a worker itself reports that a step hangs.
     step_timeout_s: float = Field(default=30.0, gt=0)
     vacant_s: float = Field(default=60.0, ge=0)
     retention_s: float = Field(default=600.0, ge=0)

@@ -12,6 +12,7 @@ from kit import lifecycle, log
 from kit.grpc import LANE_MESSAGE_BYTES, channel, service_error
 from services.scheduler.adapters import protos
 from services.scheduler.adapters.replica import Replica
+from services.scheduler.core.backoff import Backoff
 from services.scheduler.core.desk import Worker
 from services.scheduler.core.errors import LaneError
 from tokenloom.api.events.v1 import events_pb2
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     RunCall = grpc.aio.StreamStreamCall[worker_pb2.RunRequest, worker_pb2.RunResponse]
 
 DESCRIBE_S = 5.0
-FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0
+FIRST_RETRY_S, LAST_RETRY_S, STABLE_S = 0.1, 2.0, 10.0
 _log = log.get("fleet")
 
 
@@ -118,6 +119,7 @@ class Attachment:
         if not same or self._draining or self.task.done():
             return False
         self._wanted = True
+        self._suspect(False)
         return True
 
     def drain(self) -> None:
@@ -127,24 +129,27 @@ class Attachment:
             self._steps.drain(self._replica)
 
     def give_up(self) -> None:
-        """Do not attach again; a stream that still works goes on."""
+        """Do not attach again; a stream that still works goes on, and has to show soon that it does."""
         self._wanted = False
+        self._suspect(True)
+
+    def _suspect(self, suspected: bool) -> None:
+        if self._replica is not None:
+            self._replica.suspected = suspected
 
     async def run(self, after: asyncio.Task[None] | None) -> None:
         """Attach, and attach again with backoff, as long as the worker is wanted."""
         if after is not None:
             await asyncio.wait({after})
-        retry_s = FIRST_RETRY_S
+        backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S, STABLE_S)
         clock = self._steps.clock
         while self._wanted:
             started = clock()
             try:
                 await self._attach()
             except (_NotReadyError, _LostError, LaneError, grpc.aio.AioRpcError) as error:
-                lasted = clock() - started > LAST_RETRY_S
-                retry_s = FIRST_RETRY_S if lasted else min(2 * retry_s, LAST_RETRY_S)
                 _log.warning("worker not attached", worker=self._change.worker_id, reason=_reason(error))
-            await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+            await asyncio.sleep(backoff.after(clock() - started, random.random()))  # noqa: S311 - jitter
 
     async def _attach(self) -> None:
         async with channel(

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from tokenloom.api.worker.v1 import worker_pb2
 
 
+SUSPECT_S = 10.0  # patience with a step of a worker whose heartbeats stopped as well
+
+
 class Sent(NamedTuple):
     """When a plan left, how long it took to make, in seconds, and its rows."""
 
@@ -26,6 +29,7 @@ class Replica:
     def __init__(self, worker: Worker, step_timeout_s: float) -> None:
         self.worker = worker
         self.draining = False
+        self.suspected = False
         self._finished = False
         self.lost = asyncio.Event()
         self._step_timeout_s = step_timeout_s
@@ -64,7 +68,8 @@ class Replica:
     def overdue(self, now: float) -> bool:
         """Whether the oldest plan has had more than a step's time since its turn came."""
         oldest = next(iter(self._sent.values()), None)
-        return oldest is not None and now - max(oldest.at, self._received_at) > self._step_timeout_s
+        patience_s = min(self._step_timeout_s, SUSPECT_S) if self.suspected else self._step_timeout_s
+        return oldest is not None and now - max(oldest.at, self._received_at) > patience_s
 
     async def plans(self) -> AsyncIterator[worker_pb2.RunRequest]:
         """Give the stream its plans."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from services.scheduler.core.records import Order, Record, Records, Verdict
 
 RETRY_AFTER_MS = 2_000
+MOST_ATTACHED_BYTES = 15 << 20  # a larger message would end the gateway's stream, and all that is on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,9 @@ class Desk:
     ) -> None:
         """Tell a stream all there is of a request and let it follow, or own what nobody owns; or refuse."""
         record = self.records.find(request_id, tenant_id)
+        if record.wire_bytes() > MOST_ATTACHED_BYTES:
+            message = "the output is too large to be sent again"
+            raise ServiceError(Code.FAILED_PRECONDITION, "RESULT_EXPIRED", message)
         self._collect(now)  # what is told already is in the record, what comes later is not
         epoch = 0
         if request_id in self.ownership:

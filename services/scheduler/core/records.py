@@ -24,6 +24,7 @@ RECORD_BYTES = 512
 TOKEN_BYTES = 4
 LOGPROB_BYTES = 120
 TOP_LOGPROB_BYTES = 100
+WIRE_TOKEN_BYTES, WIRE_LOGPROB_BYTES = 5, 14
 TOMBSTONES = 100_000
 
 
@@ -94,6 +95,14 @@ class Record:
         """Return what it is now."""
         choices = [choice.copy() for choice in self.choices]
         return Record(self.order, choices, self.first_token_at, self.end, self.verdict)
+
+    def wire_bytes(self) -> int:
+        """Return the most bytes that a message with this record takes."""
+        size = RECORD_BYTES + len(self.order.spec)
+        for choice in self.choices:
+            size += WIRE_TOKEN_BYTES * len(choice.token_ids)
+            size += sum(WIRE_LOGPROB_BYTES * (1 + len(entry.top)) for entry in choice.logprobs)
+        return size
 
     def size_bytes(self) -> int:
         """Estimate the memory this record takes."""

@@ -36,7 +36,8 @@ class PlayedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.plans: list[worker_pb2.StepPlan] = []
         self.open = asyncio.Event()
         self.open.set()
-        self.streams = 0
+        self.streams = self.attempts = 0
+        self.flaps = False
         self._server: Server | None = None
         self._known: dict[int, list[int]] = {}
 
@@ -69,6 +70,9 @@ class PlayedWorker(worker_pb2_grpc.WorkerServiceServicer):
         )
 
     async def Run(self, request_iterator, context):
+        self.attempts += 1
+        if self.flaps:
+            return
         self.streams += 1
         try:
             async for request in request_iterator:
@@ -99,9 +103,17 @@ class Seen:
 
     accepted: scheduler_pb2.Accepted | None = None
     refused: scheduler_pb2.Refused | None = None
-    tokens: list[int] = field(default_factory=list)
+    attached: scheduler_pb2.Attached | None = None
+    granted: scheduler_pb2.Granted | None = None
+    settled: scheduler_pb2.Settle | None = None
+    choices: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     choice_end: scheduler_pb2.ChoiceEnd | None = None
     request_end: scheduler_pb2.RequestEnd | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        """Those of the first choice."""
+        return self.choices[0]
 
 
 class PlayedGateway:
@@ -144,6 +156,7 @@ class PlayedGateway:
             prompt_token_ids=prompt,
             max_output_tokens=output,
             n=fields.pop("n", 1),
+            output=fields.pop("preset", ()),
             sampling=worker_pb2.Sampling(top_p=1.0),
             **fields,
         )
@@ -156,6 +169,14 @@ class PlayedGateway:
             )
         )
 
+    async def attach(self, request_id, tenant_id="acme", epoch=0):
+        await self.send(
+            attach=scheduler_pb2.Attach(request_id=request_id, tenant_id=tenant_id, owner_epoch=epoch)
+        )
+
+    async def detach(self, request_id):
+        await self.send(detach=scheduler_pb2.Detach(request_id=request_id))
+
     async def read(self):
         try:
             while (response := await self.call.read()) is not grpc.aio.EOF:
@@ -166,18 +187,23 @@ class PlayedGateway:
 
     def _note(self, response):
         kind = response.WhichOneof("message")
-        if kind == "accepted":
-            self.seen[response.accepted.request_id].accepted = response.accepted
-        elif kind == "refused":
-            self.seen[response.refused.request_id].refused = response.refused
-        else:
+        if kind == "step":
             self._note_step(response.step)
+            return
+        message = getattr(response, kind)
+        seen = self.seen[message.request_id]
+        setattr(seen, kind, message)
+        if kind == "attached":
+            seen.choices.clear()
+            for choice, record in enumerate(message.record.choice):
+                seen.choices[choice] = list(record.token_id)
 
     def _note_step(self, step):
         self.steps += 1
-        for request_id, index, token in zip(step.request_id, step.index, step.token_id, strict=True):
-            assert index == len(self.seen[request_id].tokens)
-            self.seen[request_id].tokens.append(token)
+        rows = zip(step.request_id, step.choice, step.index, step.token_id, strict=True)
+        for request_id, choice, index, token in rows:
+            assert index == len(self.seen[request_id].choices[choice]), "a token is repeated or missing"
+            self.seen[request_id].choices[choice].append(token)
         for end in step.choice_end:
             self.seen[end.request_id].choice_end = end
         for end in step.request_end:

@@ -5,6 +5,7 @@ import asyncio
 from prometheus_client import CollectorRegistry
 
 from kit.outbox import Outbox
+from services.scheduler.adapters import replica
 from services.scheduler.adapters.closer import Closer
 from services.scheduler.adapters.epochs import EpochStore
 from services.scheduler.adapters.fleet import Fleet
@@ -110,6 +111,60 @@ async def test_a_hung_step_loses_the_worker_and_attaches_again_under_a_new_epoch
     assert epochs == sorted(epochs)
     assert len(set(epochs)) == 2
     assert next(plan.step for plan in worker.plans if plan.epoch == epochs[-1]) == 1
+
+
+async def test_a_resumable_request_goes_on_at_the_next_worker_with_no_token_repeated_or_missing(
+    serving, eventually
+):
+    (gateway,), (worker,) = serving.gateways, serving.workers
+    await gateway.submit(1, output=60, n=2, resume=True)
+    await eventually(lambda: len(gateway.seen[1].tokens) >= 5)
+    worker.open.clear()
+    await worker.die()
+    again = await serving.worker("w2")
+    await serving.announce(again, worker_id="w2")
+    await eventually(lambda: gateway.seen[1].request_end)
+    assert gateway.seen[1].choices == {choice: list(range(4, 64)) for choice in range(2)}
+    resumed = [added for plan in again.plans for added in plan.add if added.prompt_len == 3]
+    assert all(len(added.token_ids) > 3 for added in resumed)
+    named = {"model_version": "tiny@1"}
+    value = serving.metrics.get_sample_value
+    await eventually(lambda: value("tokenloom_scheduler_resumed_sequences_total", named) == 2)
+    assert value("tokenloom_scheduler_workers_lost_total", named) == 1
+    assert value("tokenloom_scheduler_recomputed_tokens_total", named) > 0
+
+
+async def test_a_worker_without_heartbeats_is_lost_as_soon_as_its_step_is_late_too(
+    serving, eventually, monkeypatch
+):
+    (gateway,), (worker,) = serving.gateways, serving.workers
+    monkeypatch.setattr(replica, "SUSPECT_S", 0.3)
+    worker.open.clear()
+    await gateway.submit(1, output=3)
+    await asyncio.sleep(0.6)
+    assert (await serving.lane()).workers == 1
+    await serving.announce(worker, "GONE")
+    await serving.until_lane(lambda lane: lane.workers == 0, within_s=4)
+    worker.open.set()
+    await serving.announce(worker, "READY")
+    await eventually(lambda: gateway.seen[1].request_end)
+    assert gateway.seen[1].tokens == [4, 5, 6]
+
+
+async def test_a_worker_whose_stream_breaks_again_and_again_is_not_stormed(house, eventually):
+    house.start()
+    worker = await house.worker()
+    worker.flaps = True
+    await house.announce(worker)
+    await eventually(lambda: worker.attempts >= 3)
+    before = worker.attempts
+    await asyncio.sleep(2.0)
+    assert worker.attempts - before <= 8
+    worker.flaps = False
+    await house.until_lane(lambda lane: lane.workers == 1)
+    gateway = await house.gateway()
+    await gateway.submit(1, output=3)
+    await eventually(lambda: gateway.seen[1].request_end)
 
 
 async def test_a_restarted_worker_is_a_new_attachment(serving, eventually):

@@ -19,8 +19,10 @@ async def closed_events(house, count, within_s=8.0):
         events.append(events_pb2.UsageClosed.FromString(message.data))
 
     following = asyncio.create_task(house.bus.last_per_subject("USAGE", "usage.v1.closed.*", note))
-    await until(lambda: asyncio.sleep(0, events), lambda known: len(known) >= count, within_s)
-    following.cancel()
+    try:
+        await until(lambda: asyncio.sleep(0, events), lambda known: len(known) >= count, within_s)
+    finally:
+        following.cancel()
     return events
 
 
