@@ -12,7 +12,8 @@ from tests.unit.scheduler_core.model_worker import oracle
 
 if TYPE_CHECKING:
     from services.scheduler.core.desk import Desk
-    from services.scheduler.core.messages import Capacity, Effect, Request
+    from services.scheduler.core.messages import Capacity, Effect, Request, StepPlan
+    from services.scheduler.core.replica import Replica
     from tests.simulation.kernel import World
 
 QUEUED, PREFILLING, DECODING = "queued", "prefilling", "decoding"
@@ -54,6 +55,7 @@ class Auditor:
         self.grants: dict[int, list[Grant]] = defaultdict(list)
         self.checks = 0
         self._runs: dict[int, Run] = {}
+        self._writers: dict[tuple[str, int], dict[int, str | None]] = {}
 
     def scheduler_starts(self) -> None:
         """Nothing runs in a new scheduler."""
@@ -107,6 +109,22 @@ class Auditor:
         run.next_index[choice] = at + 1
         self.committed[request_id, choice] = max(self.committed[request_id, choice], at + 1)
 
+    def planned(self, replica: Replica, plan: StepPlan) -> None:
+        """A step was planned: no tenant computes over what another one wrote."""
+        tenants = {one.slot: one.accepted.request.tenant_id for one in replica.running}
+        writers = self._writers.setdefault((replica.replica_id, replica.epoch), {})
+        page_size = replica.capacity.page_size
+        for new in plan.add:
+            tenant = tenants.get(new.slot)
+            hits = new.computed_len // page_size
+            for page in new.pages[:hits]:
+                if tenant is not None and writers.get(page) != tenant:
+                    self.world.fail(f"{tenant} reads a page of {writers.get(page)}")
+            for page in new.pages[hits:]:
+                writers[page] = tenant
+        for slot, page in zip(plan.page_slot, plan.page, strict=True):
+            writers[page] = tenants.get(slot)
+
     def granted(self, request_id: int, owner_epoch: int, stream: str) -> None:
         """Somebody owns a request."""
         grants = self.grants[request_id]
@@ -123,9 +141,14 @@ class Auditor:
         for lane in desk.lanes.values():
             if violations := lane.check_integrity():
                 self.world.fail(f"accounts are wrong: {violations}")
-        for record in desk.records.unsettled():
-            if record.order.request_id not in desk.ownership:
-                self.world.fail(f"request {record.order.request_id} is nobody's and not settled")
+        unsettled = {record.order.request_id for record in desk.records.unsettled()}
+        for request_id in unsettled:
+            if request_id not in desk.ownership:
+                self.world.fail(f"request {request_id} is nobody's and not settled")
+        for lane in desk.lanes.values():
+            for request_id in lane._live:
+                if request_id > 0 and request_id not in unsettled:
+                    self.world.fail(f"request {request_id} is settled and still runs")
 
 
 def states_of(desk: Desk) -> dict[int, set[str]]:

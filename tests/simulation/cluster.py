@@ -138,7 +138,8 @@ class Cluster:
                     update={"max_output_tokens": 1 + (wish.spec.max_output_tokens or 1)}
                 )
                 late = wish.start_s + 8.0
-                self.add_user(Wish(other, wish.tenant_id, wish.key, start_s=late, conflicts=True))
+                self.add_user(Wish(other, wish.tenant_id, wish.key, start_s=late, contested=True))
+                wish.contested = True
             elif chance < 0.6:
                 self.add_user(Wish(wish.spec, wish.tenant_id, start_s=start_s, follows=user))
 

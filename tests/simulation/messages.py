@@ -18,6 +18,11 @@ class Start:
     key: str | None
     deadline_s: float | None
 
+    @property
+    def told(self) -> str:
+        """For the trace."""
+        return f"start key={self.key}"
+
 
 @dataclass(frozen=True, slots=True)
 class Attach:
@@ -27,6 +32,11 @@ class Attach:
     request_id: int
     key: str | None
     start: tuple[int, ...]
+
+    @property
+    def told(self) -> str:
+        """For the trace."""
+        return f"attach {self.key or self.request_id} from {self.start}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from tests.simulation.rpc import Server
 from tokenloom.api.events.v1 import events_pb2
 
 if TYPE_CHECKING:
-    from services.scheduler.core.messages import Effect, Request
+    from services.scheduler.core.messages import Effect, Request, StepPlan
     from tests.simulation.auditor import Auditor
     from tests.simulation.network import Network
 
@@ -58,6 +58,12 @@ class WatchedLane(Lane):
     def submit(self, request: Request, now: float) -> None:
         super().submit(request, now)
         self._auditor.submitted(request)
+
+    def plan(self, replica_id: str, now: float) -> StepPlan | None:
+        plan = super().plan(replica_id, now)
+        if plan is not None:
+            self._auditor.planned(self._replicas[replica_id], plan)
+        return plan
 
     def effects(self) -> list[Effect]:
         effects = super().effects()

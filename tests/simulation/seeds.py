@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 QUIET_BY_S = 75.0
 LEAST = {"events": 1000, "requests": 20, "faults": 3}
+SWEPT_S = 2.5  # by when gateways have looked after readers that left
 POLL_S = 0.25
 TRACE_LINES = 250
 
@@ -86,6 +87,7 @@ def _live(cluster: Cluster, storm: Storm, report: Report) -> None:
     world.run(QUIET_BY_S, lambda: quiet[0])
     if not quiet[0]:
         world.fail("it did not become quiet: " + cluster.unrest())
+    world.run(world.now + SWEPT_S)
     judge = Judge(cluster)
     judge.judge()
     report.unresolved = judge.unresolved

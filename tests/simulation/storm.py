@@ -249,7 +249,7 @@ def _cancel(storm: Storm, target: int | None) -> int | None:
 
 
 def _duplicate(storm: Storm, target: int | None) -> int | None:
-    user = storm.user(target, lambda user: user.wish.key is not None and not user.wish.conflicts)
+    user = storm.user(target, lambda user: user.wish.key is not None and not user.wish.contested)
     if user is None:
         return _MISSED
     storm.join(Wish(user.wish.spec, user.wish.tenant_id, user.wish.key))

@@ -13,7 +13,7 @@ from kit.errors import Code, ServiceError
 from kit.grpc_errors import service_error
 from services.gateway.app.reading import Acceptance
 from services.gateway.core.choice import Piece
-from services.gateway.core.outcome import Closed
+from services.gateway.core.outcome import Closed, FinishReason
 from tests.simulation import tokens
 from tests.simulation.messages import Attach, Delete, Start
 from tests.simulation.rpc import Call, Server, unavailable
@@ -53,7 +53,7 @@ class Wish:
     start_s: float = 0.0
     read_s: float = 0.0  # seconds between two reads
     follows: User | None = None  # attaches to what another one started
-    conflicts: bool = False  # its key stands for another body
+    contested: bool = False  # somebody uses its key for another body
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Choice:
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
-    ended: bool = False
+    ended: FinishReason | None = None
     skipped: int = 0  # tokens before these that it did not ask for
 
 
@@ -133,7 +133,9 @@ class User(Server):
         call = Call(self.network, self, gateway, "Generate", window=WINDOW)
         self.phase = Phase.ASKING
         try:
-            await call.write(self._question())
+            question = self._question()
+            self.world.note(self.name, "asks", gateway.name, question.told)
+            await call.write(question)
             while (message := await call.read()) is not grpc.aio.EOF:
                 self._take(message)
                 if self.phase is Phase.OVER:
@@ -177,15 +179,20 @@ class User(Server):
         at = choice.skipped + len(choice.tokens)
         if piece.index != at:
             world.fail(f"{self.name} has {at} tokens of choice {piece.choice} and got number {piece.index}")
+        if at == choice.skipped or piece.finish_reason is not None:
+            world.note(self.name, "gets", piece.choice, at, piece.count, piece.finish_reason)
         choice.tokens += [record.token_id for record in piece.tokens]
+        if choice.ended is not None:
+            if piece.count or not choice.text.endswith(piece.text):
+                world.fail(f"{self.name} has the end of choice {piece.choice} and got {piece}")
+            return
         if not choice.skipped and piece.text_offset != len(choice.text):
             world.fail(f"{self.name} has {len(choice.text)} letters and got number {piece.text_offset}")
         choice.text += piece.text
         expected = self.truth().tokens[piece.choice][choice.skipped : at + piece.count]
         if tuple(choice.tokens) != expected:
             world.fail(f"{self.name} got {choice.tokens} of choice {piece.choice}, not {list(expected)}")
-        if piece.finish_reason is not None:
-            choice.ended = True
+        choice.ended = piece.finish_reason
 
     def truth(self) -> tokens.Truth:
         """What it must get a beginning of."""
@@ -202,18 +209,26 @@ class User(Server):
         for number, choice in enumerate(self.choices):
             text = self.truth().texts[number]
             whole = len(choice.tokens) + choice.skipped == len(self.truth().tokens[number])
-            if not choice.ended or (whole and not text.endswith(choice.text)):
+            if choice.ended is None or (whole and not text.endswith(choice.text)):
                 self.world.fail(
                     f"{self.name} has {choice.text!r} at the end of choice {number}, not {text!r}"
                 )
         self.end(f"done {closed.finish_reason.label} {closed.output_tokens}")
 
+    def _doubt(self) -> None:
+        """Take back what a gateway said of the end that it may not have known."""
+        for choice in self.choices:
+            if choice.ended not in {FinishReason.STOP, FinishReason.LENGTH}:
+                choice.ended = None
+
     def _judge(self, error: ServiceError) -> None:
         self.world.note(self.name, "hears", error.code.name, error.reason)
         known = self.acceptance is not None or self.wish.follows is not None
+        if error.reason == "OWNERSHIP_LOST":
+            self._doubt()
         if error.code is Code.INVALID_ARGUMENT:
             self.world.fail(f"{self.name} was refused: {error}")
-        if error.reason == "IDEMPOTENCY_CONFLICT" and not self.wish.conflicts:
+        if error.reason == "IDEMPOTENCY_CONFLICT" and not self.wish.contested:
             self.world.fail(f"{self.name} asked for the same and was told of a conflict")
         self._unknown += error.reason == "NOT_FOUND"
         if error.reason in _LAST_WORDS or error.code in _LAST_CODES or self._unknown > MOST_UNKNOWN:

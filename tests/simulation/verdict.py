@@ -49,7 +49,9 @@ class Judge:
             self._fail("ownerships are left")
         for lane in desk.lanes.values():
             status = lane.status()
-            if status.requests or status.waiting or status.running or status.owned_pages:
+            if left := [request_id for request_id in lane._live if request_id > 0]:
+                self._fail(f"the lane still has {left}")
+            if not lane._live and (status.waiting or status.running or status.owned_pages):
                 self._fail(f"the lane is not empty: {status}")
         for gateway in self._cluster.gateways:
             if left := gateway.remains:
@@ -115,7 +117,7 @@ class Judge:
         prompts: dict[tuple[int, ...], tuple[str, str]] = {}
         for user in self._cluster.users:
             wish = user.wish
-            if wish.key is None or wish.conflicts or wish.follows is not None:
+            if wish.key is None or wish.contested or wish.follows is not None:
                 continue
             told[wish.tenant_id, wish.key] |= set(user.requests)
             prompts[tuple(wish.spec.prompt_token_ids or ())] = (wish.tenant_id, wish.key)

@@ -1,0 +1,1 @@
+"""Planted bugs: each patch breaks one promise, and something must catch it."""
