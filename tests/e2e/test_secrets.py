@@ -182,7 +182,7 @@ async def no_http_at_all(stack, said):
 
 
 async def failing_requests(stack, said):
-    """A model that cannot compute, a caller that leaves, a worker, a scheduler and a ledger that die."""
+    """A model that cannot compute, a caller that leaves, and services that die."""
     async with Driver(stack.http_url, stack.api_key) as driver:
         outcome = await driver.stream(model=BROKEN, prompt=said.prompt(), maxOutputTokens=8)
         assert outcome.error is not None
@@ -200,9 +200,11 @@ async def failing_requests(stack, said):
             await stream
             said.heard(outcome.text, outcome.ids)
             await served_again(driver, said)
-        os.kill(stack.service("usage")["pid"], signal.SIGKILL)
+        for service in ("usage", "nats"):
+            os.kill(stack.service(service)["pid"], signal.SIGKILL)
         async with driver.session.get(f"{stack.http_url}/v1/usage") as response:
             assert response.status in {200, 503}
+        await served_again(driver, said)
 
 
 async def served_again(driver, said):

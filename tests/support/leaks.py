@@ -59,6 +59,10 @@ class Canaries:
             self._add(f"tokens[{number}]", _token_forms(ids))
         words = np.frombuffer(b"".join(self._names), dtype="<u8").reshape(-1, PIECE // 8)
         self._hashes = np.unique(_mix(*words.T)) if self._names else np.empty(0, np.uint64)
+        bits = max(16, (16 * len(self._hashes)).bit_length())
+        self._shift = np.uint64(64 - bits)
+        self._sieve = np.zeros(1 << bits, bool)
+        self._sieve[self._hashes >> self._shift] = True
 
     def find(self, data: bytes, where: str) -> list[Leak]:
         """Every canary of which a part is in `data`, once."""
@@ -82,8 +86,11 @@ class Canaries:
         # The eight bytes from every offset on, as one number each.
         words = np.lib.stride_tricks.as_strided(np.frombuffer(block, "<u8", 1), (len(block) - 7,), (1,))
         hashes = _mix(words[:-16], words[8:-8], words[16:])
+        # The sieve lets few through to the dearer search.
+        offsets = np.flatnonzero(self._sieve[hashes >> self._shift])
+        hashes = hashes[offsets]
         at = np.searchsorted(self._hashes, hashes).clip(max=len(self._hashes) - 1)
-        hits: list[int] = np.flatnonzero(self._hashes[at] == hashes).tolist()
+        hits: list[int] = offsets[self._hashes[at] == hashes].tolist()
         return hits
 
 
