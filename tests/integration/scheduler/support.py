@@ -157,7 +157,7 @@ class PlayedGateway:
             max_output_tokens=output,
             n=fields.pop("n", 1),
             output=fields.pop("preset", ()),
-            sampling=worker_pb2.Sampling(top_p=1.0),
+            sampling=fields.pop("sampling", worker_pb2.Sampling(top_p=1.0)),
             **fields,
         )
         await self.send(submit=submit)

@@ -8,7 +8,10 @@ import pytest
 from tests.integration.scheduler.processes import Processes
 from tests.integration.scheduler.support import FINISH
 from tokenloom.api.scheduler.v1 import scheduler_pb2
+from tokenloom.api.worker.v1 import worker_pb2
 
+SEEDED = worker_pb2.Sampling(temperature=1.0, top_p=0.9, seed=11)
+GREEDY = worker_pb2.Sampling(top_p=1.0)
 PROMPTS = {i: [3 + (i * 7 + k) % 120 for k in range(1 + i * 9)] for i in range(1, 9)}
 
 
@@ -62,6 +65,50 @@ async def test_tokens_are_the_same_alone_together_and_after_a_worker_was_killed(
     await serving.worker()
     await eventually(lambda: gateway.seen[201].request_end, timeout_s=40)
     assert gateway.seen[201].tokens == alone[8]
+
+
+async def test_resumable_requests_give_the_same_tokens_after_their_worker_was_killed_and_after_it_hung(
+    house, eventually
+):
+    await house.registry()
+    await house.scheduler(STEP_TIMEOUT_S=2, LEASE_S=120)
+    await house.worker()
+    gateway = await house.gateway()
+    await house.until_lane(lambda lane: lane.workers == 1)
+
+    async def submit(request_id, kind, *, resume):
+        await gateway.submit(
+            request_id, PROMPTS[kind], 240, model_version=house.model,
+            n=1 + kind % 3, sampling=SEEDED if kind % 2 else GREEDY, resume=resume,
+        )  # fmt: skip
+
+    async def tokens(request_ids, within_s=40):
+        await eventually(lambda: all(gateway.seen[i].request_end for i in request_ids), within_s)
+        return [dict(gateway.seen[i].choices) for i in request_ids]
+
+    for kind in range(1, 5):
+        await submit(kind, kind, resume=False)
+    undisturbed = await tokens(range(1, 5))
+
+    for kind in range(1, 5):
+        await submit(10 + kind, kind, resume=True)
+    await eventually(lambda: all(gateway.seen[i].tokens for i in range(11, 15)), 20)
+    await submit(40, 5, resume=False)
+    await eventually(lambda: gateway.seen[40].tokens, 20)
+    assert not any(gateway.seen[i].request_end for i in range(11, 15))
+    await house.kill("w1")
+    await house.worker()
+    await eventually(lambda: gateway.seen[40].request_end)
+    assert gateway.seen[40].choice_end.finish_reason == FINISH.FINISH_REASON_INCOMPLETE
+    reached = len(gateway.seen[12].tokens)
+    await eventually(lambda: len(gateway.seen[12].tokens) > reached, 40)
+    house.running["w1"].send_signal(signal.SIGSTOP)
+    await house.until_lane(lambda lane: lane.workers == 0)
+    house.running["w1"].send_signal(signal.SIGCONT)
+    again = await tokens(range(11, 15))
+    assert again == undisturbed
+    lane = await house.until_lane(lambda lane: lane.running == 0)
+    assert (lane.owned_pages, list(lane.violations)) == (0, [])
 
 
 async def test_a_killed_scheduler_attaches_again_and_pipeline_depth_changes_no_token(serving, eventually):
