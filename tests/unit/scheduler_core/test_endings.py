@@ -71,6 +71,18 @@ def test_a_deadline_ends_what_runs_and_keeps_what_it_produced():
     assert harness.callers[request_id].end.input_tokens == 5
 
 
+def test_a_deadline_ends_a_prompt_in_the_middle_of_its_prefill():
+    harness = Harness(capacity=replace(CAPACITY, max_step_tokens=8))
+    request_id = harness.submit(40, 5, deadline=harness.now + 10)
+    harness.step()
+    harness.step()
+    harness.now += 10
+    assert harness.plan() is None
+    assert harness.reason(request_id) is FinishReason.DEADLINE
+    assert (harness.tokens(request_id), harness.callers[request_id].end.input_tokens) == ([], 40)
+    assert harness.lane.status().owned_pages == 0
+
+
 def test_the_owner_says_how_many_tokens_a_stop_string_keeps():
     harness = Harness()
     request_id = harness.submit(5, 60)

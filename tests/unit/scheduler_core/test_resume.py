@@ -203,3 +203,15 @@ def test_output_that_the_model_could_not_have_made_is_refused(output):
     with pytest.raises(AdmissionError) as refusal:
         harness.lane.submit(replace(harness.request(6, 4), output=output), harness.now)
     assert (refusal.value.reason, refusal.value.field) == ("INVALID_REQUEST", "output")
+
+
+def test_a_deadline_ends_what_waits_for_another_worker_and_keeps_what_it_has():
+    harness = Harness()
+    request_id = harness.submit(6, 30, resume=True, deadline=harness.now + 1)
+    harness.step()
+    harness.lose("w0")
+    harness.now += 1
+    harness.lane.expire(harness.now)
+    harness.drain_effects()
+    end = harness.callers[request_id].ends[0]
+    assert (end.reason, end.output_tokens) == (FinishReason.DEADLINE, 1)
