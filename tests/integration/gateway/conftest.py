@@ -150,6 +150,12 @@ def toy_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def bus(bus: Bus, toy_artifact: Path) -> Bus:
     """The streams and buckets as the other services leave them."""
+    await furnish(bus, toy_artifact)
+    return bus
+
+
+async def furnish(bus: Bus, toy_artifact: Path) -> None:
+    """Write the keys, the route and an empty ledger stream."""
     await bus.ensure_stream("USAGE", ["usage.v1.>"], max_age_s=3600)
     await bus.js.purge_stream("USAGE")
     keys, routes = await bus.ensure_kv("keys"), await bus.ensure_kv("routes")
@@ -169,7 +175,6 @@ async def bus(bus: Bus, toy_artifact: Path) -> Bus:
         tokenizer_version=manifest.tokenizer_version,
     )
     await routes.put("toy", route.SerializeToString())
-    return bus
 
 
 @pytest.fixture

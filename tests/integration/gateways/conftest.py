@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import pytest
+import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
+from kit.bus import Bus
 from kit.grpc import channel
 from services.gateway import bootstrap
 from services.gateway.config import GatewayConfig
@@ -25,8 +26,7 @@ from tests.integration.gateway.conftest import (
     RIVAL_KEY,
     Events,
     bearer,
-    bus,
-    free_port,
+    furnish,
     health_stub,
     inference,
     toy_artifact,
@@ -35,14 +35,15 @@ from tests.integration.scheduler.support import PlayedWorker
 from tokenloom.api.events.v1 import events_pb2
 from tokenloom.api.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from tokenloom.api.worker.v1 import worker_pb2
+from tokenloom.up.ports import Ports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from kit.bus import Bus
+    import pytest
 
-__all__ = ["KEY", "RIVAL_KEY", "bus", "toy_artifact"]
+__all__ = ["KEY", "RIVAL_KEY", "toy_artifact"]
 STREAM = {"Accept": "text/event-stream"}
 
 
@@ -82,7 +83,6 @@ class One:
     target: str
     stop: asyncio.Event
     task: asyncio.Task[None]
-    registry: CollectorRegistry
 
     def http(self, key: str = KEY) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.url, headers=bearer(key), timeout=20)
@@ -103,7 +103,9 @@ class Pair:
     tokenizer: ModelTokenizer
     worker: PacedWorker
     stack: AsyncExitStack
-    eventually: Any
+    settings: dict[str, Any]
+    number: int = 0
+    ports: Ports = field(default_factory=Ports)
     gateways: list[One] = field(default_factory=list)
     scheduler: asyncio.Task[None] | None = None
     scheduler_stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -153,37 +155,65 @@ class Pair:
             incarnation=self.worker.incarnation,
         )
         await self.bus.publish("deployment.v1.worker.w1", change.SerializeToString(), msg_id=uuid.uuid4().hex)
-        async with channel(self.scheduler_target) as connection, asyncio.timeout(20):
-            stub = scheduler_pb2_grpc.SchedulerServiceStub(connection)
-            ask = scheduler_pb2.InspectRequest()
-            while not (await stub.Inspect(ask, wait_for_ready=True)).lanes:  # noqa: ASYNC110 - as above
+        async with asyncio.timeout(20):
+            while not ((lane := await self.lane()) and lane.workers):  # noqa: ASYNC110 - as below
                 await asyncio.sleep(0.02)
 
-    async def gateway(self, **settings: Any) -> One:
-        """Start one more gateway, and return once it serves."""
-        number = len(self.gateways) + 1
-        http, grpc = free_port(), free_port()
+    async def complete(self) -> None:
+        """Start the gateways that are not there."""
+        self.gateways = [one for one in self.gateways if not one.task.done()]
+        missing = [await self._gateway() for _ in range(2 - len(self.gateways))]
+        self.gateways += missing
+        for one in missing:
+            await self._serving(one)
+
+    async def leave(self) -> None:
+        """Stop every gateway."""
+        for one in self.gateways:
+            one.stop.set()
+        await asyncio.wait_for(asyncio.gather(*(one.task for one in self.gateways)), 20)
+
+    async def _gateway(self) -> One:
+        self.number += 1
+        http, grpc = self.ports.pick(), self.ports.pick()
         config = GatewayConfig(
             nats_url=self.nats_url,
-            gateway_id=f"gateway-{number}",
-            state_dir=self.directory / f"gateway-{number}",
+            gateway_id=f"gateway-{self.number}",
+            state_dir=self.directory / f"gateway-{self.number}",
             scheduler_target=self.scheduler_target,
             usage_target=f"unix:{self.directory}/nobody.sock",
             grpc_listen=f"127.0.0.1:{grpc}",
             http_listen=f"127.0.0.1:{http}",
-            **{"drain_grace_s": 0.2, **settings},
+            **{"drain_grace_s": 0.2, **self.settings},
         )
         stop, registry = asyncio.Event(), CollectorRegistry()
         task = asyncio.create_task(bootstrap.serve(config, stop, registry))
-        one = One(f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}", stop, task, registry)
-        self.gateways.append(one)
+        return One(f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}", stop, task)
+
+    async def _serving(self, one: One) -> None:
         async with channel(one.target) as connection, asyncio.timeout(20):
             check = health_stub(connection)
-            while await check(b"", wait_for_ready=True) != b"\x08\x01":
-                if task.done():
-                    task.result()
+            while await check(b"", wait_for_ready=True) != b"\x08\x01":  # a service tells when it is asked
+                if one.task.done():
+                    one.task.result()
                 await asyncio.sleep(0.02)
-        return one
+
+    async def lane(self) -> scheduler_pb2.LaneStatus | None:
+        """The scheduler's accounting."""
+        async with channel(self.scheduler_target) as connection:
+            stub = scheduler_pb2_grpc.SchedulerServiceStub(connection)
+            lanes = (await stub.Inspect(scheduler_pb2.InspectRequest(), wait_for_ready=True)).lanes
+        return lanes[0] if lanes else None
+
+    async def quiet(self) -> None:
+        """Return once nothing runs and every row is closed."""
+        calm = 0
+        async with asyncio.timeout(20):
+            while calm < 2:
+                lane, usage = await self.lane(), await self._usage()
+                busy = lane.running + lane.waiting if lane else 0
+                calm = calm + 1 if not busy and len(usage.opened) == len(usage.closed) else 0
+                await asyncio.sleep(0.05)
 
     async def events(self, closed: int) -> Events:
         """All usage events, once so many requests are closed, and a moment later, for one too many."""
@@ -208,45 +238,50 @@ class Pair:
         return found
 
 
-@pytest.fixture
-async def pair(
-    bus: Bus, nats_url: str, toy_artifact: Path, tmp_path: Path, eventually: Any
+@asynccontextmanager
+async def started(
+    nats_url: str, artifact: Path, directory: Path, *, gateway: Any = None, scheduler: Any = None
 ) -> AsyncIterator[Pair]:
-    async with started(bus, nats_url, toy_artifact, tmp_path, eventually) as running:
-        yield running
-
-
-class started:  # noqa: N801 - reads as what it is, a context
-    """A pair with these settings of its gateways and its scheduler."""
-
-    def __init__(self, bus, nats_url, toy_artifact, directory, eventually, *, gateway=None, scheduler=None):
-        self._gateway, self._scheduler = gateway or {}, scheduler or {}
-        tokenizer = ModelTokenizer.load(toy_artifact)
-        worker = PacedWorker(f"unix:{directory}/w.sock", tokenizer.model_version)
-        stack = AsyncExitStack()
-        self.pair = Pair(bus, nats_url, directory, tokenizer, worker, stack, eventually)
-
-    async def __aenter__(self) -> Pair:
-        pair = self.pair
-        await pair.bus.ensure_stream("DEPLOYMENT", ["deployment.v1.>"], max_age_s=3600)
-        await pair.bus.js.purge_stream("DEPLOYMENT")
-        await pair.bus.ensure_kv("idempotency")
-        await pair.bus.js.purge_stream("KV_idempotency")
-        await pair.worker.start()
-        pair.start_scheduler(**self._scheduler)
+    """A pair with these settings of its gateways and of its scheduler."""
+    bus = await Bus.connect(nats_url, "test")
+    await furnish(bus, artifact)
+    await bus.ensure_stream("DEPLOYMENT", ["deployment.v1.>"], max_age_s=3600)
+    await bus.js.purge_stream("DEPLOYMENT")
+    await bus.ensure_kv("idempotency")
+    await bus.js.purge_stream("KV_idempotency")
+    tokenizer = ModelTokenizer.load(artifact)
+    worker = PacedWorker(f"unix:{directory}/w.sock", tokenizer.model_version)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(bus.close)
+        pair = Pair(bus, nats_url, directory, tokenizer, worker, stack, gateway or {})
+        await worker.start()
+        stack.push_async_callback(worker.die)
+        pair.start_scheduler(**(scheduler or {}))
+        stack.push_async_callback(pair.stop_scheduler)
         await pair.announce()
-        await asyncio.gather(*(pair.gateway(**self._gateway) for _ in range(2)))
-        return pair
+        stack.push_async_callback(pair.leave)
+        await pair.complete()
+        yield pair
+        worker.open.set()
 
-    async def __aexit__(self, *exc: object) -> None:
-        pair = self.pair
-        pair.worker.open.set()
-        await pair.stack.aclose()
-        for one in pair.gateways:
-            one.stop.set()
-        await asyncio.wait_for(asyncio.gather(*(one.task for one in pair.gateways)), 20)
-        await pair.stop_scheduler()
-        await pair.worker.die()
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(
+    nats_url: str, toy_artifact: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Pair]:
+    async with started(nats_url, toy_artifact, tmp_path_factory.mktemp("pair")) as pair:
+        yield pair
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def pair(shared: Pair) -> AsyncIterator[Pair]:
+    """The module's pair, whole and with nothing of an earlier test in it."""
+    shared.worker.pace_s = 0.0
+    await shared.complete()
+    await shared.quiet()
+    for stream in ("USAGE", "KV_idempotency"):
+        await shared.bus.js.purge_stream(stream)
+    yield shared
 
 
 def sse(text: str) -> list[tuple[str, dict[str, Any]]]:
