@@ -71,6 +71,7 @@ class Said:
         self.outputs: list[str] = []
         self.tokens: list[list[int]] = []
         self.keys: list[str] = []
+        self.labels: list[str] = []
 
     def prompt(self, begin: str = "The password of the vault is") -> str:
         """A prompt like no other."""
@@ -81,6 +82,11 @@ class Said:
         """A key that nobody has."""
         self.keys.append(f"tl-{secrets.token_hex(20)}")
         return self.keys[-1]
+
+    def label(self) -> str:
+        """An idempotency key: callers put into it what they like."""
+        self.labels.append(f"order-of-mrs.{secrets.token_hex(12)}@example.com")
+        return self.labels[-1]
 
     def heard(self, text: str, ids: list[int] | None = None) -> None:
         """Add an output that is long enough to be told from chance."""
@@ -95,6 +101,14 @@ async def good_requests(stack, said):
         for options in ({"temperature": 0}, {"n": 2, "logprobs": 2, "seed": 7}, {"stop": [" the"]}):
             outcome = await driver.stream(model=MODEL, prompt=said.prompt(), maxOutputTokens=40, **options)
             said.heard(outcome.text, outcome.ids)
+        headers = {"Idempotency-Key": said.label()}
+        body = {"model": MODEL, "prompt": said.prompt(), "maxOutputTokens": 40, "resume": True}
+        for _ in range(2):
+            async with driver.session.post(
+                f"{stack.http_url}/v1/generations", json=body, headers=headers
+            ) as response:
+                assert response.status == 200, await response.text()
+                said.heard((await response.json())["text"])
         for path in ("/v1/completions", "/v1/chat/completions"):
             asked = {"prompt": said.prompt()} if path == "/v1/completions" else chat(said)
             body = {"model": MODEL, "max_tokens": 40, **asked}
@@ -135,6 +149,16 @@ async def bad_requests(stack, said):
             for body in bodies:
                 status, _ = await driver.refused(body, path)
                 assert 400 <= status < 500, str(body)[:60]
+        for label, status in ((said.labels[0], 409), (f"{said.label()} and more", 400)):
+            body = good | {"prompt": said.prompt()}
+            headers = {"Idempotency-Key": label}
+            async with driver.session.post(
+                f"{stack.http_url}/v1/generations", json=body, headers=headers
+            ) as response:
+                assert response.status == status
+        kept = f"{stack.http_url}/v1/generations/key:{said.labels[0]}?from=0"
+        async with driver.session.get(kept) as response:
+            assert response.status == 200
         for path in (f"/v1/usage?from={said.prompt()}", f"/v1/generations/{said.prompt()}"):
             async with driver.session.get(stack.http_url + path) as response:
                 assert 400 <= response.status < 500
@@ -231,6 +255,7 @@ async def test_nothing_secret_is_written_down(stack):
         prompt=said.prompts,
         output=said.outputs,
         key=[stack.api_key, *said.keys],
+        label=said.labels,
         password=known["nats"].values(),
         tokens=said.tokens,
     )
