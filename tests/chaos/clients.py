@@ -34,6 +34,8 @@ REFUSALS = frozenset(
 )  # fmt: skip
 # Ends of a stream that say nothing of how the request ended.
 CUTS = frozenset({"OWNERSHIP_LOST", "DRAINING"})
+# What a caller who comes back may find once a scheduler was lost, and its records with it.
+GONE = frozenset({"NOT_FOUND", "RESULT_EXPIRED"})
 _COME_BACK_S = 60.0
 _PAUSE_S = 0.25
 
@@ -251,6 +253,9 @@ class Crowd:
             case "error" if data["reason"] in CUTS:
                 call.cut = True
                 await self._journal.write(number, "cut", reason=data["reason"])
+            case "error" if data["reason"] in GONE:
+                call.ended = True
+                await self._journal.write(number, "gone", reason=data["reason"])
             case _:
                 call.ended = True
                 await self._journal.write(number, "failed", reason=data["reason"])

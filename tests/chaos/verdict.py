@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.chaos.clients import REFUSALS
+from tests.chaos.clients import GONE, REFUSALS
 from tests.chaos.stack import LEASE_S
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from tests.chaos.monkey import Fault
 
-# What a caller who comes back may find once a scheduler was lost.
-_GONE = {"NOT_FOUND", "RESULT_EXPIRED"}
 REASONS = ("", "stop", "length", "deadline", "cancelled", "incomplete", "error")
 # A request without an owner waits for one, and a closing may be on its way, for so long after a gateway fell.
 _ORPHANED_S = LEASE_S + 15.0 + 15.0
@@ -128,7 +126,7 @@ def _hear(told: dict[str, Told], asked: _Asked, line: dict[str, Any], verdict: V
         case "violation":
             verdict.findings.append(f"{who}: {line['what']}")
         case "refused":
-            allowed = REFUSALS | (_GONE if asked.request_id else set())
+            allowed = REFUSALS | (GONE if asked.request_id else set())
             if line["reason"] not in allowed:
                 verdict.findings.append(f"{who}: refused with {line['reason']}")
 
