@@ -51,4 +51,4 @@ def _choice(
     if verdict is not None:
         tokens = tokens[: verdict.output_tokens[number]]
         reason = verdict.reasons[number] if verdict.reasons else reason or verdict.closed.finish_reason
-    return rebuild(vocabulary, stop, tokens, reason, choice=number)
+    return rebuild(vocabulary, stop, tokens, reason, choice=number, closed=verdict is not None)

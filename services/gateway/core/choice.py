@@ -104,15 +104,21 @@ class ChoiceAssembler:
 
     def cut(self, count: int, reason: FinishReason, error_reason: str = "") -> None:
         """End as another decided: after `count` tokens at most, whatever was fed beyond."""
-        if len(self.records) <= count:
-            self.end(reason, error_reason)
-            return
-        kept = self.tokens[:count]
+        if len(self.records) > count:
+            self._start_again(self.tokens[:count], self._stop)
+        self.end(reason, error_reason)
+
+    def keep(self, tokens: Sequence[NewToken], reason: FinishReason) -> None:
+        """End with exactly these tokens: whoever closed the request billed them, stop strings or not."""
+        if len(self.records) < len(tokens):
+            self._start_again(tokens, ())
+        self.end(reason)
+
+    def _start_again(self, tokens: Sequence[NewToken], stop: Sequence[str]) -> None:
         self.records.clear()
         self.finish_reason, self.tail = None, ""
-        self._detokenizer, self._matcher = Detokenizer(self._vocabulary), StopMatcher(self._stop)
-        self.feed(kept)
-        self.end(reason, error_reason)
+        self._detokenizer, self._matcher = Detokenizer(self._vocabulary), StopMatcher(stop)
+        self.feed(tokens)
 
     @property
     def tokens(self) -> list[NewToken]:
@@ -176,14 +182,20 @@ class Cursor:
 def rebuild(
     vocabulary: Vocabulary,
     stop: Sequence[str],
-    tokens: Iterable[NewToken],
+    tokens: Sequence[NewToken],
     reason: FinishReason | None,
     *,
     choice: int = 0,
+    closed: bool = False,
 ) -> ChoiceAssembler:
-    """A choice from its kept tokens: equal to the one that was streamed. `reason` None: still running."""
+    """A choice from its kept tokens: equal to the one that was streamed. `reason` None: still running.
+
+    Once its request is `closed`, every kept token is output.
+    """
     assembler = ChoiceAssembler(vocabulary, stop, choice=choice)
     assembler.feed(tokens)
-    if reason is not None:
+    if reason is not None and closed:
+        assembler.keep(tokens, reason)
+    elif reason is not None:
         assembler.end(reason)
     return assembler

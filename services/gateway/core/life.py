@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 from services.gateway.core import outcome
 from services.gateway.core.account import Account
-from services.gateway.core.effects import AppendClosed, Ended, NoMeter, Opened, Refuse, Timer, TurnAway
+from services.gateway.core.effects import (
+    AppendClosed,
+    AppendOpened,
+    Ended,
+    NoMeter,
+    Opened,
+    Refuse,
+    Timer,
+    TurnAway,
+)
 from services.gateway.core.lane_messages import Cancel, Detach, Submit
 from services.gateway.core.outcome import FinishReason
 from services.gateway.core.output import Output
@@ -127,6 +136,14 @@ class Life:
         self.output.open(self.vocabulary, self.order.stop, self.order.n)
         if message.first_token_s is not None:
             self.output.first_token = received + message.first_token_s
+
+    def _keep(self, message: Attached) -> None:
+        for choice, record in zip(self.choices, message.choices, strict=True):
+            if record.reason is not None:
+                choice.keep(record.tokens, record.reason)
+
+    def _append_opened(self, owner_epoch: int) -> None:
+        self._emit(AppendOpened(self._account.usage(self.order, owner_epoch, self.runtime_revision)))
 
     def _open(self, now: float) -> None:
         self.opened = True

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from kit.errors import Code, ServiceError
 from services.gateway.core import outcome
-from services.gateway.core.effects import AppendOpened
 from services.gateway.core.lane_messages import Attach, Cancel, Detach, Settle
 from services.gateway.core.life import Life
 from services.gateway.core.outcome import FinishReason
@@ -79,7 +78,10 @@ class Owner(Life):
 
     def opened_failed(self, error: ServiceError, now: float) -> None:
         """`opened` cannot be written, or the request is not ours to open: nobody pays."""
-        if not self.ended:
+        if not self.ended and not self.owning:
+            self._emit(Detach(self.request_id))
+            self._end(error, now)
+        elif not self.ended:
             self._emit(Cancel(self.request_id, FinishReason.CANCELLED))
             void = outcome.void(len(self.choices), error.reason)
             self._emit(Settle(self.request_id, self.owner_epoch, void))
@@ -110,7 +112,7 @@ class Owner(Life):
         self.runtime_revision = message.runtime_revision
         if not self._accepted:
             self._accepted, self._account.opened_at = True, message.opened_at
-            self._emit(AppendOpened(self._account.usage(self.order, self.owner_epoch, self.runtime_revision)))
+            self._append_opened(self.owner_epoch)
         self._advance(now)
 
     def refused(self, error: ServiceError, now: float) -> None:
@@ -142,7 +144,8 @@ class Owner(Life):
 
     def attached(self, message: Attached, lease: Lease, now: float) -> None:
         """All there is of the request: what is had already is passed over."""
-        if self._order is None:
+        fresh = self._order is None
+        if fresh:
             self._take_over(message, now)
         self._adrift, self._anew = False, False
         self.owning = self.owning and message.owner_epoch > 0
@@ -152,10 +155,13 @@ class Owner(Life):
                 self.token(number, index, record.tokens[index], now)
             if record.reason is not None:
                 self.choice_ended(number, record.reason, "", now)
-        if not self._accepted:
-            self._accepted = True
-            self._open(now)
+        if fresh and message.verdict is None:
+            # Its first owner may be gone with its own: of what callers hear there is a row.
+            self._append_opened(message.owner_epoch)
+        self._accepted = True
         if message.verdict is not None:
+            if fresh:
+                self._keep(message)
             self.settled(message.verdict, now)
         elif message.owner_epoch:
             self.granted(message.owner_epoch, lease, now)

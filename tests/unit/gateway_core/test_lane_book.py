@@ -336,7 +336,8 @@ def test_a_follower_computes_the_same_text_and_says_done_exactly_as_the_owner(sc
     scene.attach()
     assert scene.said == [Attach(7, "acme")]
     scene.attached(300, 301)
-    assert [type(effect) for effect in scene.effects] == [Opened]
+    assert [type(effect) for effect in scene.effects] == [AppendOpened, Opened]
+    assert scene.last(AppendOpened).usage.owner_epoch == 0  # whoever owns it says so with a higher one
     scene.token(302)
     scene.end()
     assert not scene.owner.ended
@@ -355,6 +356,26 @@ def test_an_attachment_to_a_finished_request_gets_all_of_it_at_once(scene):
     assert (scene.owner.closed, scene.owner.error) == (told.closed, None)
     assert scene.reader.take(scene.now)[0].finish_reason is FinishReason.DEADLINE
     assert scene.book.owners == {}
+
+
+def test_callers_hear_of_no_followed_request_before_its_row_is_sure():
+    scene = Scene(journal=False)
+    scene.attach()
+    scene.attached(300)
+    assert [type(effect) for effect in scene.effects] == [AppendOpened]
+    scene.do("opened_failed", NO_CAPACITY)
+    assert scene.last(Refuse).error is NO_CAPACITY
+    assert scene.kinds() == ["Attach", "Detach"]  # the owner's, and its other followers', goes on
+
+
+def test_what_a_scheduler_closed_without_knowing_of_a_stop_string_is_told_as_it_is_billed(scene):
+    scene.attach()
+    tokens = [*scene.ids("ab"), *scene.ids("c")]
+    told = verdict(3, reason=FinishReason.LENGTH)
+    scene.attached(*tokens, reason=FinishReason.LENGTH, verdict=told, stop=("b",))
+    (piece,) = scene.reader.take(scene.now)
+    assert (piece.count, piece.text, piece.finish_reason) == (3, "abc", FinishReason.LENGTH)
+    assert scene.owner.closed.output_tokens == 3
 
 
 def test_a_failure_is_told_to_followers_with_its_reason(scene):
@@ -380,7 +401,6 @@ def test_a_follower_that_is_granted_the_request_closes_it_once(scene):
     closing = scene.closings()
     assert [(one.usage.owner_epoch, one.closed.output_tokens) for one in closing] == [(2, 2)]
     assert (closing[0].usage.runtime_revision, closing[0].usage.opened_at) == ("r", 1000.0)
-    assert AppendOpened not in [type(effect) for effect in scene.effects]
     assert scene.owner.error is None
 
 
