@@ -16,6 +16,7 @@ from services.worker.engine.native.build import NativeError, library
 from services.worker.engine.native.decoder import NativeDecoder, check
 from services.worker.engine.native.pool import NativePool
 from services.worker.engine.runner import Runner
+from services.worker.engine.sampling import draw
 from services.worker.engine.weights import Checkpoint
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from services.worker.engine.batch import Forward, Pool
     from services.worker.engine.config import EngineConfig
+    from services.worker.engine.sampling import Sampler
     from services.worker.engine.spec import ModelSpec
 
 # Rises with every change that can alter a result.
@@ -49,13 +51,16 @@ def load(directory: Path, config: EngineConfig) -> Runner:
         torch_pool = kv.PagePool(spec, pages, config.page_size, kv_dtype, config.device)
         forward: Forward = Decoder(spec, weights, torch_pool)
         pool: Pool = torch_pool
+        sampler: Sampler = draw
     else:
         forward, pool = native
+        sampler = native[0].draw
     return Runner(
         forward,
         pool,
         spec,
         config,
+        sampler=sampler,
         model_version=manifest.model_version,
         runtime_revision=_revision(config, native=native is not None),
         kv_bytes_per_token=token_bytes,

@@ -16,7 +16,7 @@ from tokenloom.api.worker.v1 import worker_pb2
 if TYPE_CHECKING:
     from services.worker.engine.batch import Forward, Ints, Pool
     from services.worker.engine.config import EngineConfig
-    from services.worker.engine.sampling import Bools, Drawn
+    from services.worker.engine.sampling import Bools, Drawn, Sampler
     from services.worker.engine.spec import ModelSpec
 
 
@@ -30,6 +30,7 @@ class Runner:
         spec: ModelSpec,
         config: EngineConfig,
         *,
+        sampler: Sampler = draw,
         model_version: str,
         runtime_revision: str,
         kv_bytes_per_token: int,
@@ -45,6 +46,7 @@ class Runner:
         self.vocab_size = spec.vocab_size
         self.forward = forward
         self.pool = pool
+        self._sampler = sampler
         self._table = SlotTable(
             slot_count=config.slot_count,
             page_count=pool.page_count,
@@ -105,9 +107,10 @@ class Runner:
         table.computed[slots] += counts
         sampling = slots[batch.contexts == table.known[slots]]
         if len(sampling):
-            drawn = draw(logits, table.draws(sampling))
+            draws = table.draws(sampling)
+            drawn = self._sampler(logits, draws)
             table.append(sampling, drawn.token_id)
-            _report(sampling, drawn, table.draws(sampling).top_logprobs, result)
+            _report(sampling, drawn, draws.top_logprobs, result)
             errors.update(dict.fromkeys(sampling[~drawn.finite].tolist(), "NAN_LOGITS"))
         result.forward_us = int((forwarded - started) * 1e6)
         result.sample_us = int((time.perf_counter() - forwarded) * 1e6)

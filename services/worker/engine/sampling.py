@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,14 @@ class Drawn:
     top_logprobs: Floats
 
 
+class Sampler(Protocol):
+    """Draws a token from each row of [rows, vocabulary]; a row with a NaN or an infinity is not finite."""
+
+    def __call__(self, logits: torch.Tensor, draws: Draws) -> Drawn:
+        """Return what each row drew."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """The likeliest tokens of each row in order, logits relative to the first: [rows, candidates].
@@ -84,7 +92,7 @@ def draw(logits: torch.Tensor, draws: Draws) -> Drawn:
     if random.any():
         rows = np.flatnonzero(random)
         token_id[rows] = _draw_random(_pick(logits, rows), draws.at(rows))
-    logprob, top_ids, top_logprobs = _logprobs(logits, token_id, draws.top_logprobs)
+    logprob, top_ids, top_logprobs = logprobs_of(logits, token_id, draws.top_logprobs)
     return Drawn(finite, token_id, logprob, top_ids, top_logprobs)
 
 
@@ -92,7 +100,7 @@ def _pick(logits: torch.Tensor, rows: Ints) -> torch.Tensor:
     return logits if len(rows) == len(logits) else logits[torch.from_numpy(rows).to(logits.device)]
 
 
-def _logprobs(logits: torch.Tensor, token_id: Ints, asked: Ints) -> tuple[Floats, Ints, Floats]:
+def logprobs_of(logits: torch.Tensor, token_id: Ints, asked: Ints) -> tuple[Floats, Ints, Floats]:
     """Log-probabilities of the raw logits, before temperature, for the rows that asked."""
     most = max(int(asked.max(initial=-1)), 0)
     logprob = np.zeros(len(token_id))

@@ -1,5 +1,6 @@
 // The interface that services/worker/engine/native/library.py calls.
 #include "forward.h"
+#include "sampling.h"
 
 using namespace loom;
 
@@ -67,6 +68,10 @@ class Model {
       run<float>(step);
     else
       run<uint16_t>(step);
+  }
+
+  void draw(const SampleInput& input) {
+    team_->run([input](Team::Walk& walk) { walk.phase(input.rows, [&](int row) { sample(input, row); }); });
   }
 
  private:
@@ -165,6 +170,10 @@ int loom_pack(void* model, int layer, int kind, const void* source, int stored, 
   return guarded([&] {
     static_cast<Model*>(model)->pack(layer, kind, source, static_cast<Stored>(stored), rows, first, spread);
   });
+}
+
+int loom_sample(void* model, const SampleInput* input) {
+  return guarded([&] { static_cast<Model*>(model)->draw(*input); });
 }
 
 int loom_step(void* model, const StepInput* input) {

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 
+from services.worker.engine import load_engine
 from services.worker.engine.noise import gumbel, row_keys, uniform
 from services.worker.engine.sampling import Draws, draw
-from tests.unit.worker.engine_driver import Driver
+from tests.unit.worker.engine_driver import TINY_CONFIG, Driver, needs_native
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy.typing as npt
 
     from services.worker.engine.runner import Runner
+    from services.worker.engine.sampling import Sampler
 
 ROWS = 20_000
 # Chi-square quantile at 1 - 1e-6 for f degrees of freedom, by Wilson and Hilferty.
@@ -33,6 +38,15 @@ def draws(rows: int, *, first: int = 0, **fields: float) -> Draws:
         top_logprobs=np.full(rows, values["top_logprobs"], np.int64),
         keys=row_keys(np.full(rows, 5), np.zeros(rows, np.int64), index),
     )
+
+
+@pytest.fixture(params=["native", "torch"])
+def sampler(request: pytest.FixtureRequest, tiny_artifact: Path) -> Sampler:
+    if request.param == "torch":
+        return draw
+    needs_native()
+    engine: Any = load_engine(tiny_artifact, replace(TINY_CONFIG, threads=2))
+    return engine.forward.draw  # type: ignore[no-any-return]
 
 
 def expected_shares(logits: torch.Tensor, **fields: float) -> npt.NDArray[np.float64]:
@@ -84,14 +98,14 @@ def check_distribution(token_ids: npt.NDArray[np.int64], shares: npt.NDArray[np.
     ],
     ids=str,
 )
-def test_draws_follow_the_exact_softmax(vocabulary: int, fields: dict[str, float]) -> None:
+def test_draws_follow_the_exact_softmax(sampler: Sampler, vocabulary: int, fields: dict[str, float]) -> None:
     logits = torch.randn(vocabulary, generator=torch.Generator().manual_seed(vocabulary)) * 1.5
     rows = ROWS if vocabulary < 3000 else 3000
-    drawn = draw(logits.expand(rows, -1), draws(rows, **fields))
+    drawn = sampler(logits.expand(rows, -1), draws(rows, **fields))
     check_distribution(drawn.token_id, expected_shares(logits, **fields))
 
 
-def test_temperature_zero_and_top_k_one_are_greedy() -> None:
+def test_temperature_zero_and_top_k_one_are_greedy(sampler: Sampler) -> None:
     logits = torch.randn(50, 1000)
     for fields in (
         {"temperature": 0.0},
@@ -100,7 +114,7 @@ def test_temperature_zero_and_top_k_one_are_greedy() -> None:
         {"top_p": 1e-9},
         {"min_p": 1.0},
     ):
-        assert draw(logits, draws(50, **fields)).token_id.tolist() == logits.argmax(-1).tolist()
+        assert sampler(logits, draws(50, **fields)).token_id.tolist() == logits.argmax(-1).tolist()
 
 
 def test_noise_is_uniform_and_differs_by_every_part_of_its_key() -> None:
@@ -157,20 +171,22 @@ def test_a_seeded_output_survives_preemption(tiny_engine: Runner) -> None:
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_a_row_that_is_not_finite_is_marked_and_its_neighbours_are_drawn_as_ever(bad: float) -> None:
+def test_a_row_that_is_not_finite_is_marked_and_its_neighbours_are_drawn_as_ever(
+    sampler: Sampler, bad: float
+) -> None:
     logits = torch.randn(6, 500)
     fields = draws(6, temperature=0.9, top_logprobs=3)
-    before = draw(logits, fields)
+    before = sampler(logits, fields)
     broken = logits.clone()
     broken[2, 77] = bad
-    after = draw(broken, fields)
+    after = sampler(broken, fields)
     good = [0, 1, 3, 4, 5]
     assert after.finite.tolist() == [True, True, False, True, True, True]
     assert after.token_id[good].tolist() == before.token_id[good].tolist()
     assert np.array_equal(after.top_logprobs[good], before.top_logprobs[good])
 
 
-def test_rows_of_every_kind_share_one_batch_and_draw_as_alone() -> None:
+def test_rows_of_every_kind_share_one_batch_and_draw_as_alone(sampler: Sampler) -> None:
     kinds = [
         {},
         {"temperature": 0.0},
@@ -183,5 +199,15 @@ def test_rows_of_every_kind_share_one_batch_and_draw_as_alone() -> None:
     single = [draws(1, first=index, **fields) for index, fields in enumerate(kinds)]
     names = ("temperature", "top_k", "top_p", "min_p", "top_logprobs", "keys")
     together = Draws(**{name: np.concatenate([getattr(one, name) for one in single]) for name in names})
-    alone = [draw(logits[index : index + 1], one).token_id[0] for index, one in enumerate(single)]
-    assert draw(logits, together).token_id.tolist() == alone
+    alone = [sampler(logits[index : index + 1], one).token_id[0] for index, one in enumerate(single)]
+    assert sampler(logits, together).token_id.tolist() == alone
+
+
+def test_equal_logits_at_the_cut_are_kept_by_id(tiny_artifact: Path) -> None:
+    """Torch leaves their order open; the native sampler must not, or a draw would depend on its machine."""
+    needs_native()
+    engine: Any = load_engine(tiny_artifact, replace(TINY_CONFIG, threads=2))
+    drawn = engine.forward.draw(torch.zeros(400, 300), draws(400, top_k=7))
+    assert set(drawn.token_id.tolist()) == set(range(7))
+    drawn = engine.forward.draw(torch.zeros(400, 300), draws(400, top_p=0.0299))
+    assert set(drawn.token_id.tolist()) == set(range(9))

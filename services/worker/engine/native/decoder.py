@@ -13,13 +13,15 @@ from services.worker.engine.blocks import BlockLoader
 from services.worker.engine.errors import EngineError
 from services.worker.engine.native import library
 from services.worker.engine.native.build import NativeError
-from services.worker.engine.native.library import MatrixKind, ModelShape, StepInput, VectorKind
+from services.worker.engine.native.library import MatrixKind, ModelShape, SampleInput, StepInput, VectorKind
 from services.worker.engine.native.pool import LANES
+from services.worker.engine.sampling import Drawn, logprobs_of
 from services.worker.engine.spec import Dense
 
 if TYPE_CHECKING:
     from services.worker.engine.batch import Batch
     from services.worker.engine.native.pool import NativePool
+    from services.worker.engine.sampling import Draws
     from services.worker.engine.spec import ModelSpec
     from services.worker.engine.weights import Checkpoint
 
@@ -87,6 +89,19 @@ class NativeDecoder:
         )
         self._must(self._library.loom_step(self._model, ctypes.byref(step)))
         return self._logits[:count]
+
+    def draw(self, logits: torch.Tensor, draws: Draws) -> Drawn:
+        """As `sampling.draw`, of the same distributions; the tokens of a seed are others."""
+        token_id = np.zeros(len(logits), np.int64)
+        finite = np.zeros(len(logits), np.bool_)
+        asked = (draws.temperature, draws.top_p, draws.min_p, draws.top_k, draws.keys)
+        columns = (*(np.ascontiguousarray(column) for column in asked), token_id, finite)
+        logits = logits.contiguous()
+        sample = SampleInput(
+            len(logits), logits.shape[1], logits.data_ptr(), *(column.ctypes.data for column in columns)
+        )
+        self._must(self._library.loom_sample(self._model, ctypes.byref(sample)))
+        return Drawn(finite, token_id, *logprobs_of(logits, token_id, draws.top_logprobs))
 
     def _shape(self, dtype: str, threads: int) -> ModelShape:
         spec, pool = self._spec, self._pool

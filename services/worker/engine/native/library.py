@@ -75,6 +75,19 @@ class StepInput(ctypes.Structure):
     )
 
 
+class SampleInput(ctypes.Structure):
+    """`SampleInput` of sampling.h."""
+
+    _fields_ = (
+        ("rows", c_int32),
+        ("vocabulary", c_int32),
+        *(
+            (name, c_void_p)
+            for name in ("logits", "temperature", "top_p", "min_p", "top_k", "keys", "token_ids", "finite")
+        ),
+    )
+
+
 _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "loom_create": (c_void_p, (POINTER(ModelShape),)),
     "loom_destroy": (None, (c_void_p,)),
@@ -83,6 +96,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "loom_set_vector": (None, (c_void_p, c_int, c_int, c_void_p, c_int, c_int)),
     "loom_shape_matrix": (c_int, (c_void_p, c_int, c_int, c_int, c_int)),
     "loom_pack": (c_int, (c_void_p, c_int, c_int, c_void_p, c_int, c_int, c_int, c_int)),
+    "loom_sample": (c_int, (c_void_p, POINTER(SampleInput))),
     "loom_step": (c_int, (c_void_p, POINTER(StepInput))),
 }
 
