@@ -98,7 +98,7 @@ class Record:
 
     def wire_bytes(self) -> int:
         """Return the most bytes that a message with this record takes."""
-        size = RECORD_BYTES + len(self.order.spec)
+        size = RECORD_BYTES + 2 * len(self.order.spec)  # which holds the text spec: it is sent twice
         for choice in self.choices:
             size += WIRE_TOKEN_BYTES * len(choice.token_ids)
             size += sum(WIRE_LOGPROB_BYTES * (1 + len(entry.top)) for entry in choice.logprobs)

@@ -45,9 +45,8 @@ class Processes:
         )
 
     async def scheduler(self, **settings):
-        return await self.spawn(
-            "scheduler", "scheduler", SCHEDULER_LISTEN=self.target, DRAIN_GRACE_S=1, **settings
-        )
+        told = {"SCHEDULER_LISTEN": self.target, "DRAIN_GRACE_S": 1, "LEASE_S": 120, **settings}
+        return await self.spawn("scheduler", "scheduler", **told)
 
     async def worker(self, name="w1", **settings):
         return await self.spawn(

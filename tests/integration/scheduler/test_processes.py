@@ -71,7 +71,7 @@ async def test_resumable_requests_give_the_same_tokens_after_their_worker_was_ki
     house, eventually
 ):
     await house.registry()
-    await house.scheduler(STEP_TIMEOUT_S=2, LEASE_S=120)
+    await house.scheduler(STEP_TIMEOUT_S=2)
     await house.worker()
     gateway = await house.gateway()
     await house.until_lane(lambda lane: lane.workers == 1)

@@ -3,9 +3,12 @@
 import pytest
 
 from kit.errors import Code
+from services.scheduler.adapters import lane_protos
+from services.scheduler.core import desk
 from services.scheduler.core.messages import (
     ChoiceEnded,
     FinishReason,
+    Logprobs,
     Output,
     Request,
     RequestEnded,
@@ -13,8 +16,9 @@ from services.scheduler.core.messages import (
     TokenCommitted,
 )
 from services.scheduler.core.notices import Attached, Granted, Settled
-from services.scheduler.core.records import Order, Verdict
+from services.scheduler.core.records import Order, Records, Verdict
 from tests.unit.scheduler.test_desk import House, reason
+from tokenloom.api.scheduler.v1 import scheduler_pb2
 
 
 @pytest.fixture
@@ -282,3 +286,21 @@ def test_resumable_requests_wait_for_a_worker_for_a_while_and_then_end_incomplet
     notices = house.effects()
     assert tokens(notices) == [1]
     assert of(notices, ChoiceEnded)[0].reason is FinishReason.INCOMPLETE
+
+
+def test_a_record_too_large_for_one_message_is_refused_and_ends_nobodys_stream(house, monkeypatch):
+    house.submit(output=6)
+    attach(house)
+    monkeypatch.setattr(desk, "MOST_ATTACHED_BYTES", 100)
+    assert reason(lambda: attach(house, "c/1"))[1] == "RESULT_EXPIRED"
+    assert house.desk.ownership.audience(1) == ("gw/1", "b/1")
+
+
+def test_the_wire_never_needs_more_bytes_than_a_record_says():
+    submit = scheduler_pb2.Submit(request_id=1, prompt_token_ids=range(1000), n=1, text_spec=b"x" * 99)
+    records = Records(600, 1 << 20)
+    top = tuple((200_000 + at, -1.5) for at in range(20))
+    output = Output((200_000,) * 500, (Logprobs(-0.5, top),) * 500)
+    record = records.open(lane_protos.order(submit, "rev", 0.0, 1e9), (output,))
+    (message,) = lane_protos.responses([Attached(record, State.RUNNING, 1, 5.0)])
+    assert message.ByteSize() <= record.wire_bytes() <= 2 * message.ByteSize()
