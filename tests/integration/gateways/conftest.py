@@ -205,6 +205,13 @@ class Pair:
             lanes = (await stub.Inspect(scheduler_pb2.InspectRequest(), wait_for_ready=True)).lanes
         return lanes[0] if lanes else None
 
+    async def row(self) -> events_pb2.UsageClosed:
+        """The one ledger row of all that was said; whoever follows a request opens it too."""
+        events = await self.events(closed=1)
+        (closed,) = events.closed
+        assert {opened.request_id for opened in events.opened} == {closed.opened.request_id}
+        return closed
+
     async def quiet(self) -> None:
         """Return once nothing runs and every row is closed."""
         calm = 0
@@ -212,7 +219,9 @@ class Pair:
             while calm < 2:
                 lane, usage = await self.lane(), await self._usage()
                 busy = lane.running + lane.waiting if lane else 0
-                calm = calm + 1 if not busy and len(usage.opened) == len(usage.closed) else 0
+                opened = {one.request_id for one in usage.opened}
+                done = opened <= {one.opened.request_id for one in usage.closed}
+                calm = calm + 1 if done and not busy else 0
                 await asyncio.sleep(0.05)
 
     async def events(self, closed: int) -> Events:

@@ -15,7 +15,7 @@ async def test_the_resume_lease_ends_what_nobody_reads(nats_url, toy_artifact, t
     async with started(nats_url, toy_artifact, tmp_path, gateway={"resume_lease_s": 0.5}) as pair:
         pair.worker.pace_s = 0.02
         request_id = await begin(pair, pair.first, maxOutputTokens=200, resume=True)
-        row = (await pair.events(closed=1)).row()
+        row = await pair.row()
         assert row.finish_reason == pb.FINISH_REASON_CANCELLED
         assert 1 <= row.output_tokens < 200
         events = sse((await follow(pair.second, request_id)).text)
@@ -34,7 +34,7 @@ async def test_after_the_retention_a_key_is_expired_and_never_run_again(nats_url
                 await asyncio.sleep(0.1)
         assert (answer.status_code, answer.json()["error"]["reason"]) == (410, "RESULT_EXPIRED")
         await check_gone(pair)
-        (await pair.events(closed=1)).row()
+        await pair.row()
 
 
 async def test_an_accepted_key_whose_record_the_scheduler_lost_is_expired(nats_url, toy_artifact, tmp_path):

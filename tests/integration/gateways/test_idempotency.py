@@ -55,7 +55,7 @@ async def test_a_response_that_is_lost_and_asked_for_again_neither_runs_nor_bill
             ids.add(answer.json()["requestId"])
             tokens.add(tuple(answer.json()["tokenIds"]))
     assert len(ids) == len(tokens) == 1
-    row = (await pair.events(closed=1)).row()
+    row = await pair.row()
     assert row.output_tokens == 8
 
 
@@ -72,7 +72,7 @@ async def test_a_repeated_request_replays_the_result_through_either_gateway_and_
         assert responses[0].accepted.request_id == first["requestId"]
         assert [t for r in responses for t in r.tokens.token_ids] == first["tokenIds"]
         assert responses[-1].done.output_tokens == first["outputTokens"]
-    assert (await pair.events(closed=1)).row().output_tokens == 8
+    assert (await pair.row()).output_tokens == 8
 
 
 async def test_the_openai_face_takes_keys_and_names_its_request(pair):
@@ -85,7 +85,7 @@ async def test_the_openai_face_takes_keys_and_names_its_request(pair):
     assert conflict.status_code == 409
     assert conflict.json()["error"]["reason"] == "IDEMPOTENCY_CONFLICT"
     assert (await post(pair.first)).json()["requestId"] == first.json()["id"]
-    (await pair.events(closed=1)).row()
+    await pair.row()
 
 
 async def test_a_key_with_another_content_is_a_conflict_on_both_faces(pair):
@@ -100,7 +100,7 @@ async def test_a_key_with_another_content_is_a_conflict_on_both_faces(pair):
         await stub.Generate(request, metadata=pair.metadata()).read()
     assert caught.value.code() is grpc.StatusCode.ALREADY_EXISTS
     assert service_error(caught.value).reason == "IDEMPOTENCY_CONFLICT"
-    (await pair.events(closed=1)).row()
+    await pair.row()
 
 
 async def test_the_same_key_in_two_tenants_is_two_keys(pair):
@@ -160,13 +160,13 @@ async def test_a_client_that_leaves_finds_its_generation_again_under_its_key(pai
                     break
     whole = (await post(pair.second)).json()
     assert (len(whole["tokenIds"]), whole["finishReason"]) == (8, "length")
-    assert (await pair.events(closed=1)).row().output_tokens == 8
+    assert (await pair.row()).output_tokens == 8
 
 
 async def test_a_claim_that_its_gateway_left_behind_is_taken_over(pair):
     await leave_entry(pair, accepted=False, created=time.time() - 60)
     assert (await post(pair.first)).status_code == 200
-    (await pair.events(closed=1)).row()
+    await pair.row()
 
 
 async def test_a_claim_on_its_way_is_waited_for(pair):

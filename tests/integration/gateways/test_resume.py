@@ -55,7 +55,7 @@ async def test_a_finished_generation_is_followed_from_every_token(pair):
             assert tokens(events) == whole["tokenIds"][start:]
             assert whole["text"].endswith(text(events))
             assert events[-1] == ("done", {k: v for k, v in whole.items() if k in events[-1][1]})
-    (await pair.events(closed=1)).row()
+    await pair.row()
 
 
 async def test_a_resumable_generation_runs_on_without_its_client_and_is_taken_up_where_it_was(pair):
@@ -66,7 +66,7 @@ async def test_a_resumable_generation_runs_on_without_its_client_and_is_taken_up
     assert tokens(rest) == tokens(everything)[3:]
     assert next(event["index"] for name, event in rest if name == "token") == 3
     assert rest[-1][1]["finishReason"] == "length"
-    assert (await pair.events(closed=1)).row().output_tokens == 12
+    assert (await pair.row()).output_tokens == 12
 
 
 async def test_a_second_reader_only_follows_and_its_going_ends_nothing(pair):
@@ -91,7 +91,7 @@ async def test_without_a_key_or_resume_the_last_reader_that_leaves_ends_it(pair)
     request_id = await begin(pair, pair.first, maxOutputTokens=200)
     events = sse((await follow(pair.second, request_id)).text)
     assert events[-1][1]["finishReason"] == "cancelled"
-    (await pair.events(closed=1)).row()
+    await pair.row()
 
 
 async def test_a_cancel_ends_it_at_once_whatever_it_was_asked_to_survive(pair):
@@ -99,7 +99,7 @@ async def test_a_cancel_ends_it_at_once_whatever_it_was_asked_to_survive(pair):
     request_id = await begin(pair, pair.first, maxOutputTokens=200, resume=True)
     async with pair.second.http() as client:
         assert (await client.delete(f"/v1/generations/{request_id}")).status_code == 200
-    assert (await pair.events(closed=1)).row().finish_reason == pb.FINISH_REASON_CANCELLED
+    assert (await pair.row()).finish_reason == pb.FINISH_REASON_CANCELLED
 
 
 async def test_each_choice_is_followed_from_its_own_token(pair):
@@ -206,7 +206,7 @@ async def test_a_gateway_that_leaves_hands_its_generations_over(pair):
     everything = sse((await follow(pair.second, request_id)).text)
     assert tokens(before) + tokens(rest) == tokens(everything)
     assert (len(tokens(everything)), rest[-1][1]["finishReason"]) == (12, "length")
-    assert (await pair.events(closed=1)).row().output_tokens == 12
+    assert (await pair.row()).output_tokens == 12
 
 
 @pytest.mark.parametrize("how", [{"resume": True}, {"idempotency_key": "k"}])
@@ -226,4 +226,4 @@ async def test_the_sdk_goes_on_through_another_gateway_without_a_token_repeated_
     assert len(ids) == 24
     said = "".join(event.text for event in events if isinstance(event, Tokens))
     assert said == whole.choices[0].text
-    assert (await pair.events(closed=1)).row().output_tokens == 24
+    assert (await pair.row()).output_tokens == 24
