@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 import time
 from typing import TYPE_CHECKING, Any, Protocol
@@ -175,7 +176,8 @@ class _Attempt:
     async def _pause(self, seconds: float) -> None:
         if seconds:
             self._check_wanted()
-            await asyncio.sleep(seconds)
+            # Those who wait for the same claim do not ask in step.
+            await asyncio.sleep(seconds * random.uniform(0.5, 1.0))  # noqa: S311
 
     async def _follow(self, request_id: int) -> Step:
         self._drop()

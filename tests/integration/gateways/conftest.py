@@ -54,6 +54,7 @@ class PacedWorker(PlayedWorker):
         super().__init__(target)
         self.model_version = model_version
         self.pace_s = 0.0
+        self.runs = 0
 
     async def Describe(self, request, context):
         response = await super().Describe(request, context)
@@ -65,6 +66,7 @@ class PacedWorker(PlayedWorker):
 
     async def Run(self, request_iterator, context):
         self.streams += 1
+        self.runs += 1
         try:
             async for request in request_iterator:
                 self.plans.append(request.plan)

@@ -227,3 +227,31 @@ async def test_the_sdk_goes_on_through_another_gateway_without_a_token_repeated_
     said = "".join(event.text for event in events if isinstance(event, Tokens))
     assert said == whole.choices[0].text
     assert (await pair.row()).output_tokens == 24
+
+
+async def test_a_worker_that_flaps_brings_no_storm_of_retries(pair):
+    """What it loses is asked for again once a loss: by the scheduler, and by no caller and no gateway."""
+    pair.worker.pace_s = 0.02
+    before = pair.worker.runs
+    async with Client(pair.first.target, KEY, others=[pair.second.target]) as client:
+
+        async def whole(number):
+            options = {"max_output_tokens": 60, "ignore_eos": True, "resume": True, "seed": number}
+            return [event async for event in client.generate("toy", "the quick", **options)]
+
+        streams = [asyncio.create_task(whole(number)) for number in range(6)]
+        flaps = 3
+        for flap in range(flaps):
+            await asyncio.sleep(0.3)
+            await pair.worker.die()
+            pair.worker.incarnation = f"flap{flap}"
+            pair.worker.last_epoch = 0
+            await pair.worker.start()
+            await pair.announce()
+        for events in await asyncio.gather(*streams):
+            ids = [t for event in events if isinstance(event, Tokens) for t in event.token_ids]
+            assert len(ids) == 60
+            assert [type(event) for event in events if not isinstance(event, Tokens)] == [Accepted, Done]
+    assert pair.worker.runs - before <= 2 * flaps
+    usage = await pair.events(closed=6)
+    assert len(usage.opened) == len(usage.closed) == 6, "somebody asked twice"
