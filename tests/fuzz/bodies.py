@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MODEL = "tiny"
 VOCABULARY = 384
+# Few, so that requests meet one another's.
+KEYS = st.sampled_from(["a", "b", "c", "!~"])
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 STOPS = st.lists(st.text(min_size=1, max_size=4), max_size=4)
 TOKEN_IDS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40)
@@ -34,6 +36,7 @@ _SAMPLING: dict[str, SearchStrategy[Any]] = {
     "ignore_eos": st.booleans(),
     "priority": st.sampled_from(["interactive", "standard", "batch"]),
     "deadline_ms": st.sampled_from([1, 50, 60_000, 2**31 - 1]),
+    "resume": st.booleans(),
 }
 
 

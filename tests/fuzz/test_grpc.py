@@ -11,7 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
 
 from services.gateway.servicer import InferenceServicer
-from tests.fuzz.bodies import MODEL, generations
+from tests.fuzz.bodies import KEYS, MODEL, generations
 from tests.fuzz.messages import messages
 from tests.fuzz.platform import Watch
 from tests.fuzz.runner import HANG_S
@@ -115,11 +115,16 @@ def garbage() -> SearchStrategy[Call]:
 
 
 def test_any_message_and_any_bytes_are_served_or_refused_by_the_callers_fault(stack, faces, fuzz):
-    named = {"request_id": faces.ids() | st.text(max_size=20), "model": st.just(MODEL) | st.text(max_size=9)}
+    named = {
+        "request_id": faces.ids() | KEYS.map("key:{}".format) | st.text(max_size=20),
+        "from_index": st.integers(-1, 5),
+        "idempotency_key": KEYS,
+        "model": st.just(MODEL) | st.text(max_size=9),
+    }
     with Watch(stack, MODEL) as watch:
         fuzz(calls(SERVED, **named), faces.send, cases=40)
         fuzz(calls(USAGE.methods, tenant_id=st.sampled_from(["dev", ""])), faces.send, cases=20)
         fuzz(garbage(), faces.send, cases=20)
-        fuzz(lively(), faces.send, cases=60)
+        fuzz(lively(), faces.send, cases=80)
     fuzz.tally.past = watch.past_validation
     assert fuzz.tally.past >= 0.3 * fuzz.tally.cases
