@@ -131,8 +131,7 @@ class LiveTable:
         except ServiceError as error:
             if ticket is not None and ticket.failed(error):
                 # Who follows it elsewhere may have been told: then it has a row, and fails for everybody.
-                self._lane.tell(live.owner.opened_done)
-                self._lane.tell(live.owner.fail, error)
+                self._lane.tell(live.owner.opened_in_vain, error)
             else:
                 self._lane.tell(live.owner.opened_failed, error)
         else:

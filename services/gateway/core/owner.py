@@ -87,6 +87,16 @@ class Owner(Life):
             self._emit(Settle(self.request_id, self.owner_epoch, void))
             self._end(error, now)
 
+    def opened_in_vain(self, error: ServiceError, now: float) -> None:
+        """Others may have been told of what callers here must not be: it has a row, and fails for all."""
+        if self.ended or not self.owning:
+            self.opened_failed(error, now)
+            return
+        self._account.void, self._account.failure = True, error
+        self._emit(Cancel(self.request_id, FinishReason.ERROR))
+        self._conclude(FinishReason.ERROR, now, error)
+        self.opened_done(now)
+
     def closed_done(self, now: float) -> None:
         """`closed` is durable; it is ours to tell if nobody else can have closed meanwhile."""
         account = self._account
