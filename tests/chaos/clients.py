@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.chaos.wire import Broken, Refused, Wire
+from tests.chaos.wire import WAIT, Broken, Refused, Wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -25,13 +25,8 @@ PROMPTS = (
     "The recipe needs flour, sugar and",
     "Water boils when",
 )
-# Words of the contract that a caller may be told to wait by, and no others.
-REFUSALS = frozenset(
-    {
-        "NO_CAPACITY", "DRAINING", "USAGE_BACKPRESSURE", "IDEMPOTENCY_UNAVAILABLE", "QUEUE_FULL",
-        "KV_EXHAUSTED", "DEADLINE_INFEASIBLE", "DEADLINE_EXCEEDED",
-    }
-)  # fmt: skip
+# Words of the contract that a caller may be refused with, and no others.
+REFUSALS = WAIT | {"DEADLINE_EXCEEDED"}
 # Ends of a stream that say nothing of how the request ended.
 CUTS = frozenset({"OWNERSHIP_LOST", "DRAINING"})
 # What a caller who comes back may find once a scheduler was lost, and its records with it.

@@ -126,7 +126,7 @@ def _hear(told: dict[str, Told], asked: _Asked, line: dict[str, Any], verdict: V
         case "violation":
             verdict.findings.append(f"{who}: {line['what']}")
         case "refused":
-            allowed = REFUSALS | (GONE if asked.request_id else set())
+            allowed = REFUSALS | (GONE if asked.request_id or asked.key else set())
             if line["reason"] not in allowed:
                 verdict.findings.append(f"{who}: refused with {line['reason']}")
 

@@ -20,6 +20,13 @@ _SILENCE_S = 120.0
 _CONNECT_S = 5.0
 # The reasons of a status that no service of ours wrote.
 _TRANSPORT = frozenset({"UNAVAILABLE", "UNKNOWN", "CANCELLED", "INTERNAL"})
+# What a caller may be told to wait by.
+WAIT = frozenset(
+    {
+        "NO_CAPACITY", "DRAINING", "USAGE_BACKPRESSURE", "IDEMPOTENCY_UNAVAILABLE", "QUEUE_FULL",
+        "KV_EXHAUSTED", "DEADLINE_INFEASIBLE",
+    }
+)  # fmt: skip
 _KEYS = {
     "maxOutputTokens": "max_output_tokens",
     "ignoreEos": "ignore_eos",
@@ -108,8 +115,10 @@ class Wire:
                     raise Broken(f"gRPC {error.reason}") from None
                 if not said:
                     raise Refused(error.reason, error.retry_after) from None
-                if error.reason == "DEADLINE_EXCEEDED":  # our own clock: the server says `done`
-                    raise Broken("gRPC deadline") from None
+                # Our own clock's deadline, or the SDK could not come back: neither is the request's end.
+                follows = key is not None or bool(body.get("resume"))
+                if error.reason == "DEADLINE_EXCEEDED" or (follows and error.reason in WAIT):
+                    raise Broken(f"gRPC {error.reason}") from None
                 yield "error", {"reason": error.reason}
 
     async def _events(self, method: str, path: str, **options: Any) -> AsyncIterator[Event]:
