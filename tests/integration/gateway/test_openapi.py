@@ -78,7 +78,9 @@ async def every_generation(call):
             usage = {"stream_options": {"include_usage": True}} if stream and more else {}
             response = await call("POST", path, json=body | more | stream | usage, headers={"Accept": EVENTS})
             assert response.headers["content-type"].startswith(EVENTS)
+    ended = response.headers["x-request-id"]
     keep(call.platform, 9)
+    await call("GET", "/v1/generations/{id}", ended, params={"from": "1"})
     for method in ("GET", "DELETE"):
         await call(method, "/v1/generations/{id}", "gen-0000000000000009")
 
@@ -115,10 +117,18 @@ async def every_refusal(call):
 
             call.platform.scheduler.script = refuse
             await call("POST", path, json=body)
+        call.platform.scheduler.script = call.platform.says("ab")
+        for prompt in ("x", "y"):
+            asked = body | ({"prompt": prompt} if "prompt" in body else {"n": 1 + (prompt == "y")})
+            headers = {"Idempotency-Key": path}
+            keyed = await call("POST", path, json=asked, headers=headers)
+        assert keyed.status_code == 409
         call.platform.scheduler.script = fail
         await call("POST", path, json=body)
-    for method in ("GET", "DELETE"):
-        await call(method, "/v1/generations/{id}", "gen-00000000000000ff")
+    for name in ("gen-00000000000000ff", "key:nobody's"):
+        for method in ("GET", "DELETE"):
+            await call(method, "/v1/generations/{id}", name)
+    await call("GET", "/v1/generations/{id}", "key:a", params={"from": "1"}, headers={"Accept": "text/html"})
     await call("GET", "/v1/models/{model}", "none")
     await call("GET", "/v1/usage", params={"pageSize": "many"})
 
