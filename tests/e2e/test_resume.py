@@ -143,3 +143,35 @@ async def test_keyed_requests_are_refused_while_nats_is_away_and_others_go_on(st
         status, answer = await post(second, "away", maxOutputTokens=4)
         assert status == 200
         assert (await first.closed_row(answer["requestId"]))["outputTokens"] == 4
+
+
+def told(stream: list[tuple[str, dict]], choice: int) -> tuple[list, str]:
+    """(token id, log-probabilities) of a choice's tokens, and the text that came with them."""
+    pieces = [data for name, data in stream if name == "token" and data["choice"] == choice]
+    rows = [row for data in pieces for row in zip(data["tokenIds"], data["logprobs"], strict=True)]
+    text = "".join(data["text"] for data in pieces)
+    return rows, text
+
+
+async def test_texts_and_log_probabilities_are_the_same_from_every_token_through_either_gateway(stack):
+    first, second = drivers(stack)
+    body = {"model": MODEL, "prompt": "List: \N{SNOWMAN}, \N{ROCKET}, caf\u00e9,", "seed": 7, "n": 2}
+    body |= {"logprobs": 2, "maxOutputTokens": 24, "stop": ["zzz"]}
+    async with first, second:
+        async with first.session.post(f"{first.url}/v1/generations", json=body, headers=STREAM) as response:
+            live = [event async for event in events(response)]
+        request_id = live[0][1]["requestId"]
+        for start in (0, 1, 7, 23, 24):
+            joined = []
+            for driver in (first, second):
+                url = f"{driver.url}/v1/generations/{request_id}?from={start}"
+                async with driver.session.get(url) as response:
+                    joined.append([event async for event in events(response)])
+            assert [told(joined[0], c) for c in (0, 1)] == [told(joined[1], c) for c in (0, 1)]
+            for choice in (0, 1):
+                rows, text = told(joined[0], choice)
+                everything, whole = told(live, choice)
+                assert rows == everything[start:]
+                assert whole.endswith(text)
+                assert text == whole if start == 0 else len(text) <= len(whole)
+            assert joined[0][-1] == live[-1]
