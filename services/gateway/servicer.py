@@ -117,14 +117,15 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         # The handler may be parked in a write when its client goes; the call's own end is certain.
         context.add_done_callback(lambda _: reading.leave())  # type: ignore[arg-type]
         reading.on_turn_away(lambda task: self._hang_up(task, context))
+        facts = reading.accepted
         try:
             first = response()
-            first.accepted.CopyFrom(codec.accepted(reading.accepted))
+            first.accepted.CopyFrom(codec.accepted(facts))
             yield first
             while pieces := await reading.take():
                 for piece in pieces:
                     carrier = response()
-                    codec.fill_tokens(carrier.tokens, piece, reading.accepted)
+                    codec.fill_tokens(carrier.tokens, piece, facts)
                     yield carrier
             closed = await reading.ended()
             if error := reading.error:
