@@ -78,8 +78,9 @@ async def serve(
         await _drain(config, steps, closer)
     finally:
         drained.set()
-        await fleet.close()
+        # First, so that no gateway comes back and hears that its worker is lost.
         await server.stop(0)
+        await fleet.close()
         await _bounded(tasks[-1])
         for task in tasks:
             task.cancel()
@@ -119,14 +120,17 @@ async def _follow(config: SchedulerConfig, fleet: Fleet, outbox: Outbox, drained
 
 
 async def _drain(config: SchedulerConfig, steps: StepLoop, closer: Closer) -> None:
-    """Refuse new work, let what runs finish, end the rest, and see that gateways were told."""
+    """Refuse new work and let what runs finish; what outlasts the grace goes back to its owners.
+
+    They do with it as with what a lost scheduler ran: end it, or submit it again to the next one.
+    """
     desk = steps.desk
     desk.draining = unavailable("DRAINING", "this scheduler is shutting down")
     _log.info("draining", grace_s=config.drain_grace_s)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(config.drain_grace_s):
             await steps.settled()
-    steps.end_all()
+    steps.close_orphans()
     await _bounded(*(session.flushed() for session in steps.sessions()), closer.flushed())
     for session in steps.sessions():
         session.end()

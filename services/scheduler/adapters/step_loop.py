@@ -120,10 +120,10 @@ class StepLoop:
         self._close(self.desk.detach_stream(session.owner, request_id, self.clock()))
         self.wake()
 
-    def end_all(self) -> None:
-        """End every live request and tell the gateways at once."""
+    def close_orphans(self) -> None:
+        """Close what nobody owns, and tell the gateways at once all that there is to tell."""
         now = self.clock()
-        self._close(*self.desk.end_all(now))
+        self._close(*self.desk.close_orphans(now))
         self._deliver(now)
 
     def wake(self) -> None:

@@ -195,13 +195,15 @@ class Desk:
         self.records.expire(now)
         return expired.gone, closings
 
-    def end_all(self, now: float) -> list[Closing]:
-        """End every live request: INCOMPLETE where tokens were committed, else CANCELLED.
+    def close_orphans(self, now: float) -> list[Closing]:
+        """Close what has no owner, INCOMPLETE where tokens were committed, else CANCELLED.
 
-        Returns those to close that have no owner who could.
+        The rest is its owners' own to end, or to submit again to another scheduler.
         """
-        self._end(self.records.unsettled(), now, FinishReason.CANCELLED)
-        return [self._close(takeover, now) for takeover in self.ownership.abandon()]
+        takeovers = self.ownership.abandon()
+        orphans = [record for one in takeovers if (record := self.records.get(one.request_id))]
+        self._end(orphans, now, FinishReason.CANCELLED)
+        return [self._close(takeover, now) for takeover in takeovers]
 
     def effects(self, now: float) -> dict[str, list[Notice]]:
         """Return all that happened since the last call, by gateway stream, in order."""

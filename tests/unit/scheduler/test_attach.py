@@ -266,7 +266,7 @@ def test_all_requests_without_an_owner_are_closed_when_the_scheduler_ends(house)
     house.submit(2, output=50, owner="b/1")
     house.step()
     house.pass_time(11, alive=["b/1", "c/1"])
-    (closing,) = house.desk.end_all(house.now)
+    (closing,) = house.desk.close_orphans(house.now)
     assert closing.record.order.request_id == 1
     assert closing.verdict.finish_reason is FinishReason.INCOMPLETE
     assert house.desk.records.find(2, "acme").verdict is None

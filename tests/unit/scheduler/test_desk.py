@@ -201,13 +201,13 @@ def test_what_waits_for_a_worker_that_never_comes_is_failed_and_not_held_for_eve
     assert (ended.reason, ended.error_reason) == (FinishReason.ERROR, "WORKER_LOST")
 
 
-def test_the_end_of_the_scheduler_is_incomplete_with_tokens_and_cancelled_without(house):
+def test_the_end_of_the_scheduler_ends_nothing_that_its_owner_can_bring_to_the_next_one(house):
     house.submit(1, output=50)
     house.step()
     house.submit(2, output=50)
-    house.desk.end_all(house.now)
-    ends = {e.request_id: e.reason for e in house.effects() if isinstance(e, ChoiceEnded)}
-    assert ends == {1: FinishReason.INCOMPLETE, 2: FinishReason.CANCELLED}
+    house.effects()
+    assert house.desk.close_orphans(house.now) == []
+    assert house.effects() == []
 
 
 def test_a_probe_is_seen_by_nobody_and_kept_nowhere(house):
