@@ -76,11 +76,13 @@ async def test_a_server_is_asked_for_its_own_certificate_and_no_other(tmp_path, 
     server = kit_grpc.Server("127.0.0.1:0", tls=edge if public else authority.identity("worker"))
     target = await server.start([])
     await server.set_serving("", serving=True)
-    assert await probe(target, **settings) == (0, "")
-    for wrong in ({}, other.settings("worker")):
-        code, said = await probe(target, **wrong)
-        assert (code, "UNAVAILABLE" in said) == (1, True)
-    await server.stop(0)
+    try:
+        assert await probe(target, **settings) == (0, "")
+        for wrong in ({}, other.settings("worker")):
+            code, said = await probe(target, **wrong)
+            assert (code, "UNAVAILABLE" in said) == (1, True)
+    finally:
+        await server.stop(0)
 
 
 async def test_a_certificate_that_cannot_be_read_is_not_healthy(server, tmp_path):

@@ -1,6 +1,7 @@
 """TLS and roles between services, on real connections."""
 
 import asyncio
+import contextlib
 import ssl
 import time
 
@@ -42,13 +43,21 @@ def authority(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("certs"))
 
 
+@contextlib.asynccontextmanager
+async def listening(tls, allowed=ALLOWED, listen="127.0.0.1:0"):
+    server = Server(listen, tls=tls, allowed=allowed)
+    server.aio.add_generic_rpc_handlers((HANDLERS,))
+    try:
+        yield await server.start(["test.Echo"])
+    finally:
+        await server.stop(0)
+
+
 @pytest.fixture(params=["tcp", "unix"])
 async def target(request, authority, tmp_path):
     listen = "127.0.0.1:0" if request.param == "tcp" else f"unix:{tmp_path}/echo.sock"
-    server = Server(listen, tls=authority.identity("scheduler"), allowed=ALLOWED)
-    server.aio.add_generic_rpc_handlers((HANDLERS,))
-    yield await server.start(["test.Echo"])
-    await server.stop(0)
+    async with listening(authority.identity("scheduler"), listen=listen) as target:
+        yield target
 
 
 async def call(target, tls, method="Unary", role="scheduler"):
@@ -84,11 +93,8 @@ async def test_a_stream_is_denied_as_a_call_is(target, authority):
 
 
 async def test_what_is_listed_for_nobody_nobody_may_call(authority):
-    server = Server("127.0.0.1:0", tls=authority.identity("scheduler"))
-    server.aio.add_generic_rpc_handlers((HANDLERS,))
-    unlisted = await server.start(["test.Echo"])
-    error = await refusal(unlisted, authority.identity("gateway"))
-    await server.stop(0)
+    async with listening(authority.identity("scheduler"), allowed=None) as unlisted:
+        error = await refusal(unlisted, authority.identity("gateway"))
     assert error.code is Code.PERMISSION_DENIED
 
 
@@ -138,14 +144,13 @@ async def test_health_is_for_every_role(target, authority):
 
 async def test_without_client_certificates_roles_are_not_asked_for(authority):
     own = authority.identity("scheduler")
-    server = Server("127.0.0.1:0", tls=Identity(own.pair, own.ca, require_client_cert=False), allowed=ALLOWED)
-    server.aio.add_generic_rpc_handlers((HANDLERS,))
-    target = await server.start(["test.Echo"])
     name = (("grpc.ssl_target_name_override", "scheduler.tokenloom.internal"),)
     credentials = grpc.ssl_channel_credentials(authority.ca.read_bytes())
-    async with grpc.aio.secure_channel(target, credentials, options=name) as to_server:
+    async with (
+        listening(Identity(own.pair, own.ca, require_client_cert=False)) as target,
+        grpc.aio.secure_channel(target, credentials, options=name) as to_server,
+    ):
         assert await to_server.unary_unary("/test.Echo/Unary")(b"hello", timeout=5) == b"hello"
-    await server.stop(0)
 
 
 async def served_certificate(host, port, ca):
@@ -157,75 +162,74 @@ async def served_certificate(host, port, ca):
     return der
 
 
+@contextlib.asynccontextmanager
 async def grpc_listener(pair):
-    server = Server("127.0.0.1:0", tls=pair)
-    target = await server.start([])
-    return int(target.rpartition(":")[2]), lambda: server.stop(0)
+    async with listening(pair) as target:
+        yield int(target.rpartition(":")[2])
 
 
+@contextlib.asynccontextmanager
 async def tls_listener(pair):
     server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0, ssl=server_context(pair))
-
-    async def stop():
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
         server.close()
 
-    return server.sockets[0].getsockname()[1], stop
+
+async def pump(source, sink):
+    while data := await source.read(1 << 16):
+        sink.write(data)
 
 
 @pytest.mark.parametrize("mutual", [True, False], ids=["tls", "in the clear"])
 async def test_a_server_that_is_slow_to_answer_the_first_time_is_waited_for(authority, mutual):
-    identity = authority.identity("scheduler") if mutual else None
-    server = Server("127.0.0.1:0", tls=identity, allowed=ALLOWED)
-    server.aio.add_generic_rpc_handlers((HANDLERS,))
-    host, _, port = (await server.start(["test.Echo"])).rpartition(":")
+    async with listening(authority.identity("scheduler") if mutual else None) as behind:
+        host, _, port = behind.rpartition(":")
 
-    async def pump(source, sink):
-        while data := await source.read(1 << 16):
-            sink.write(data)
+        async def pass_on_late(reader, writer):
+            await asyncio.sleep(0.4)
+            there, back = await asyncio.open_connection(host, int(port))
+            await asyncio.wait(
+                {asyncio.create_task(pump(reader, back)), asyncio.create_task(pump(there, writer))}
+            )
 
-    async def pass_on_late(reader, writer):
-        await asyncio.sleep(0.4)
-        there, back = await asyncio.open_connection(host, int(port))
-        await asyncio.wait(
-            {asyncio.create_task(pump(reader, back)), asyncio.create_task(pump(there, writer))}
-        )
-
-    slow = await asyncio.start_server(pass_on_late, "127.0.0.1", 0)
-    target = f"127.0.0.1:{slow.sockets[0].getsockname()[1]}"
-    assert await call(target, authority.identity("gateway") if mutual else None) == b"hello"
-    slow.close()
-    await server.stop(0)
+        slow = await asyncio.start_server(pass_on_late, "127.0.0.1", 0)
+        target = f"127.0.0.1:{slow.sockets[0].getsockname()[1]}"
+        try:
+            assert await call(target, authority.identity("gateway") if mutual else None) == b"hello"
+        finally:
+            slow.close()
 
 
 async def test_when_a_listeners_certificate_ends_is_exported(authority):
-    server = Server("127.0.0.1:0", tls=authority.identity("scheduler"))
-    await server.start([])
-    await server.stop(0)
-    name = "tokenloom_certificate_expires_timestamp_seconds"
-    left_s = REGISTRY.get_sample_value(name, {"cert": "scheduler.pem"}) - time.time()
+    async with listening(authority.identity("scheduler")):
+        name = "tokenloom_certificate_expires_timestamp_seconds"
+        left_s = REGISTRY.get_sample_value(name, {"cert": "scheduler.pem"}) - time.time()
     assert 0.9 < left_s / (24 * 3600) <= 1
+
+
+def der(path):
+    return ssl.PEM_cert_to_DER_cert(path.read_text())
 
 
 @pytest.mark.parametrize("listener", [grpc_listener, tls_listener])
 async def test_renewed_files_count_from_the_next_connection_on_and_damaged_ones_never(tmp_path, listener):
     authority = Authority(tmp_path)
     pair = authority.pair("edge")
-    port, stop = await listener(pair)
+    first, first_text = der(pair.cert), pair.cert.read_text()
+    async with listener(pair) as port:
 
-    async def served():
-        return await served_certificate("127.0.0.1", port, authority.ca)
+        async def served():
+            return await served_certificate("127.0.0.1", port, authority.ca)
 
-    first = pair.cert.read_text()
-    assert await served() == await served() == ssl.PEM_cert_to_DER_cert(first)
-    authority.renew()
-    second = pair.cert.read_text()
-    assert await served() == ssl.PEM_cert_to_DER_cert(second) != ssl.PEM_cert_to_DER_cert(first)
-    pair.cert.write_text(first)  # a half-finished renewal: no longer the key's
-    assert await served() == ssl.PEM_cert_to_DER_cert(second)
-    pair.key.unlink()
-    assert await served() == ssl.PEM_cert_to_DER_cert(second)
-    authority.renew()
-    assert (
-        await served() == ssl.PEM_cert_to_DER_cert(pair.cert.read_text()) != ssl.PEM_cert_to_DER_cert(second)
-    )
-    await stop()
+        assert await served() == await served() == first
+        authority.renew()
+        second = der(pair.cert)
+        assert await served() == second != first
+        pair.cert.write_text(first_text)  # a half-finished renewal: no longer the key's
+        assert await served() == second
+        pair.key.unlink()
+        assert await served() == second
+        authority.renew()
+        assert await served() == der(pair.cert) not in {first, second}
