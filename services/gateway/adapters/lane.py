@@ -140,7 +140,11 @@ class LaneClient:
             response = await call.read()
             if not isinstance(response, scheduler_pb2.LaneResponse):
                 raise LaneLostError("the scheduler ended the stream")
-            if (message := decode(response)) is not None:
+            try:
+                message = decode(response)
+            except (ValueError, LookupError) as error:
+                raise LaneLostError("the scheduler sent what cannot be read") from error
+            if message is not None:
                 self._book.hear(message, self._clock())
                 self._moved()
 

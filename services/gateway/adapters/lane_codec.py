@@ -187,6 +187,8 @@ def _accepted(accepted: scheduler_pb2.Accepted) -> lane.Accepted:
 
 
 def _step(step: scheduler_pb2.LaneStep) -> lane.Step:
+    if not len(step.request_id) == len(step.choice) == len(step.index) == len(step.token_id):
+        raise ValueError("the columns of a step disagree")
     return lane.Step(
         step.request_id,
         step.choice,

@@ -6,7 +6,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kit.errors import Code, ServiceError
 from services.gateway.core.effects import Ended, Fault, Refuse, Timer
@@ -30,6 +30,8 @@ from services.gateway.core.outcome import FinishReason, no_scheduler, void
 from services.gateway.core.owner import Owner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from services.gateway.core.effects import Effect, Meter
     from services.gateway.core.lane_messages import Down, Up, Welcome, Word
     from services.gateway.core.life import Life
@@ -234,13 +236,13 @@ class LaneBook:
         self._again_until.pop(message.request_id, None)
         match message:
             case Accepted():
-                owner.accepted(message, lease, now)
+                self._tell(owner, owner.accepted, message, lease, now)
             case Attached():
-                owner.attached(message, lease, now)
+                self._tell(owner, owner.attached, message, lease, now)
             case Granted():
-                owner.granted(message.owner_epoch, lease, now)
+                self._tell(owner, owner.granted, message.owner_epoch, lease, now)
             case Settle():
-                owner.settled(message.verdict, now)
+                self._tell(owner, owner.settled, message.verdict, now)
 
     def _decline(self, message: Accepted | Attached | Granted | Settle) -> None:
         # Given up meanwhile. Of what was accepted nobody was told, so nobody pays.
@@ -273,13 +275,18 @@ class LaneBook:
                     self._give_up_on(owner, fault, now)
         for end in step.choice_ends:
             if owner := owners.get(end.request_id):
-                try:
-                    owner.choice_ended(end.choice, end.reason, end.error_reason, now)
-                except Exception as fault:  # as above
-                    self._give_up_on(owner, fault, now)
+                self._tell(owner, owner.choice_ended, end.choice, end.reason, end.error_reason, now)
         for last in step.request_ends:
             if owner := owners.get(last.request_id):
-                owner.request_ended(last.input_tokens, last.cached_tokens, last.queue_s, now)
+                said = last.input_tokens, last.cached_tokens, last.queue_s
+                self._tell(owner, owner.request_ended, *said, now)
+
+    def _tell(self, owner: Owner, what: Callable[..., None], *said: Any) -> None:  # noqa: ANN401
+        """Tell an owner: one request's fault ends one request. The last word is the time."""
+        try:
+            what(*said)
+        except Exception as fault:  # as above
+            self._give_up_on(owner, fault, said[-1])
 
     def _give_up_on(self, owner: Owner, fault: Exception, now: float) -> None:
         self._effects.append((owner, Fault(type(fault).__name__)))

@@ -200,7 +200,8 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             job.cancelled.set()
 
     def _of(self, request_id: int) -> Job:
-        return next(job for job in reversed(self.jobs) if job.id == request_id)
+        unknown = Job(self, scheduler_pb2.Submit(request_id=request_id))
+        return next((job for job in reversed(self.jobs) if job.id == request_id), unknown)
 
 
 @dataclass

@@ -102,6 +102,29 @@ async def test_a_lane_that_is_answered_stands_past_its_first_lease(lane, streams
     assert (lane.connected, len(streams)) == (True, 1)
 
 
+UNREADABLE = {
+    "columns that disagree": {"step": scheduler_pb2.LaneStep(request_id=[7], token_id=[1, 2])},
+    "a row that is not there": {
+        "step": scheduler_pb2.LaneStep(
+            request_id=[7],
+            choice=[0],
+            index=[0],
+            token_id=[1],
+            logprobs={"row": [5], "logprob": [-1.0], "top_count": [0]},
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("message", UNREADABLE.values(), ids=UNREADABLE)
+async def test_a_message_that_cannot_be_read_costs_the_stream_and_not_the_gateway(
+    lane, streams, eventually, message
+):
+    streams[0].say(**message)
+    await eventually(lambda: len(streams) == 2 and lane.connected)
+    assert streams[0].ended
+
+
 async def test_what_must_be_said_is_said_on_the_next_stream(lane, streams, eventually):
     owner = submit(lane)
     await lane.flush(1)

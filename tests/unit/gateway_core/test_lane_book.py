@@ -127,6 +127,14 @@ def test_a_pending_cancel_and_an_unheard_stop_are_repeated_by_the_new_ownership(
     assert cancels == [(0, FinishReason.STOP), (None, FinishReason.CANCELLED)]
 
 
+def test_a_record_of_more_choices_than_were_asked_for_ends_that_request_and_no_other(running):
+    running.cut()
+    running.welcome(1)
+    running.hear(_attached(2, [[], [NewToken(300)], []]))
+    assert running.owner.error.code is Code.INTERNAL
+    assert running.book.connected
+
+
 def test_a_gateway_that_lost_its_ownership_follows_and_says_done_from_the_others_verdict(running):
     running.cut()
     running.welcome(1)
