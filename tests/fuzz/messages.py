@@ -20,7 +20,7 @@ Overrides = dict[str, "SearchStrategy[Any]"]
 
 
 def messages(kind: type[M], overrides: Mapping[str, SearchStrategy[Any]] | None = None) -> SearchStrategy[M]:
-    """Any message of this kind; `overrides` give fields of these names, at any depth, their values."""
+    """Any message of this kind; `overrides` give plain fields of these names, at any depth, values."""
     return _message(kind.DESCRIPTOR, overrides or {})
 
 
@@ -39,7 +39,8 @@ def _build(kind: type[Message], members: dict[str, Any]) -> Message:
 
 
 def _field(field: FieldDescriptor, overrides: Mapping[str, SearchStrategy[Any]]) -> SearchStrategy[Any]:
-    one = overrides[field.name] if field.name in overrides else _one(field, overrides)
+    given = overrides.get(field.name) if field.message_type is None else None
+    one = given if given is not None else _one(field, overrides)
     return st.lists(one, max_size=4) if field.is_repeated else one
 
 

@@ -79,7 +79,7 @@ def test_a_damaged_outbox_gives_records_that_were_written_and_takes_new_ones(tmp
         journal.close()
         assert opened(path) == [*found, b"new"]
 
-    fuzz(damages(), check, cases=40)
+    fuzz(damages(), check, cases=20)
 
 
 def test_one_damaged_record_of_an_outbox_takes_no_other_with_it(tmp_path, fuzz):
@@ -113,7 +113,7 @@ def test_a_damaged_artifact_is_used_as_sealed_or_refused(tmp_path, fuzz):
         finally:
             path.write_bytes(sound[name])
 
-    fuzz(st.tuples(st.sampled_from(sorted(sound)), damages()), check, cases=40)
+    fuzz(st.tuples(st.sampled_from(sorted(sound)), damages()), check, cases=20)
 
 
 def test_a_damaged_checkpoint_is_imported_or_refused_and_what_is_imported_can_be_read(tmp_path, fuzz):
@@ -137,7 +137,7 @@ def test_a_damaged_checkpoint_is_imported_or_refused_and_what_is_imported_can_be
             (source / name).write_bytes(sound[name])
             shutil.rmtree(models, ignore_errors=True)
 
-    fuzz(st.tuples(st.sampled_from(names), damages()), check, cases=40)
+    fuzz(st.tuples(st.sampled_from(names), damages()), check, cases=20)
 
 
 def test_a_damaged_gguf_is_read_or_refused(tmp_path, fuzz):
@@ -156,4 +156,4 @@ def test_a_damaged_gguf_is_read_or_refused(tmp_path, fuzz):
             if error.file != path:
                 raise
 
-    fuzz(st.tuples(st.sampled_from(sorted(sound)), damages(), st.booleans()), check, cases=40)
+    fuzz(st.tuples(st.sampled_from(sorted(sound)), damages(), st.booleans()), check, cases=20)
