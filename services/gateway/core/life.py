@@ -147,7 +147,8 @@ class Life:
 
     def _open(self, now: float) -> None:
         self.opened = True
-        self._emit(Opened())
+        if not self._account.void:
+            self._emit(Opened())
         if self.owning:
             self._watch_deadline()
 
@@ -194,7 +195,8 @@ class Life:
         self.ended, self.error = True, error
         self._timers.clear()
         self.output.close(now)
-        self._emit(Refuse(error) if error is not None and not self.opened else Ended())
+        unheard = not self.opened or self._account.void
+        self._emit(Refuse(error) if error is not None and unheard else Ended())
 
     def _left_alone(self, now: float) -> None:
         if self.ended:

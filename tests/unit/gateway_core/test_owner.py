@@ -67,9 +67,9 @@ def test_what_others_may_have_been_told_of_and_callers_must_not_has_a_row_and_bi
     if ended:  # before its key could be confirmed
         slow.end()
     slow.do("opened_in_vain", FULL)
-    assert kinds(slow) == [AppendOpened, Opened, AppendClosed]
+    assert kinds(slow) == [AppendOpened, AppendClosed]
     slow.do("closed_done")
-    assert slow.owner.error is FULL
+    assert slow.last(Refuse).error is FULL
     assert (slow.owner.closed.finish_reason, slow.owner.closed.billable_tokens) == (FinishReason.ERROR, 0)
     assert slow.last(Settle).verdict.error_reason == FULL.reason
 
