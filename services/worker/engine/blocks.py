@@ -35,11 +35,12 @@ class Block:
 
 
 class BlockLoader:
-    """Reads the blocks of one checkpoint."""
+    """Reads the blocks of one checkpoint; `gated` computes their feed-forward parts."""
 
-    def __init__(self, spec: ModelSpec, weights: Checkpoint) -> None:
+    def __init__(self, spec: ModelSpec, weights: Checkpoint, gated: type[Gated] = Gated) -> None:
         self._spec = spec
         self._weights = weights
+        self._gated_type = gated
 
     def load(self, index: int) -> Block:
         """Read one block."""
@@ -99,7 +100,7 @@ class BlockLoader:
         spec, bias = self._spec, self._spec.mlp_bias
         gate_up = self._linear(module, {"gate": inner, "up": inner}, spec.hidden_size, bias=bias)
         down = self._linear(module, {"down": spec.hidden_size}, inner, bias=bias)
-        return Gated(gate_up, down, spec.activation)
+        return self._gated_type(gate_up, down, spec.activation)
 
     def _linear(self, module: str, parts: dict[str, int], width: int, *, bias: bool) -> Linear:
         names = {f"{module}.{name}_proj": rows for name, rows in parts.items()}

@@ -26,12 +26,12 @@ class Gated:
     def __init__(self, gate_up: Linear, down: Linear, activation: str) -> None:
         self._gate_up = gate_up
         self._down = down
-        self._activate = ACTIVATIONS[activation]
+        self._activation = activation
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
         gate, up = self._gate_up(x).chunk(2, -1)
-        return self._down(self._activate(gate).mul_(up))
+        return self._down(ACTIVATIONS[self._activation](gate).mul_(up))
 
 
 class Routed:

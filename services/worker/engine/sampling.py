@@ -21,7 +21,7 @@ Bools = npt.NDArray[np.bool_]
 # Candidates that are looked at before the whole vocabulary is.
 _WIDTHS = (64, 1024)
 # Below it the likeliest token's share is 1 to within float64.
-_GREEDY_BELOW = 1e-5
+GREEDY_BELOW = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def draw(logits: torch.Tensor, draws: Draws) -> Drawn:
     logits = logits.float()
     finite = torch.isfinite(logits.sum(-1)).cpu().numpy()
     token_id = logits.argmax(-1).cpu().numpy()
-    random = finite & (draws.temperature >= _GREEDY_BELOW)
+    random = finite & (draws.temperature >= GREEDY_BELOW)
     if random.any():
         rows = np.flatnonzero(random)
         token_id[rows] = _draw_random(_pick(logits, rows), draws.at(rows))

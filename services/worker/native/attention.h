@@ -39,6 +39,12 @@ struct PagedHead {
   const T* values(int position) const { return run(position, shape.kv_heads + head); }
 };
 
+inline void put_numbers(float* to, Vec value) { store(to, value); }
+inline void put_numbers(uint16_t* to, Vec value) {
+  const Halves halves = to_bf16(value);
+  std::memcpy(to, &halves, sizeof(halves));
+}
+
 // Store one token's key and value of a head.
 template <typename T>
 void write_kv(const PagedHead<T>& to, int position, const float* key, const float* value) {
@@ -47,14 +53,14 @@ void write_kv(const PagedHead<T>& to, int position, const float* key, const floa
   T* values = const_cast<T*>(to.values(position));
   const int lane = position % kLanes, dim = to.shape.head_dim;
   T* value_row = values + lane / pair * pair * dim + lane % pair;
-  for (int d = 0; d < dim; d++) {
-    T *k = keys + (d / pair * kLanes + lane) * pair + d % pair, *v = value_row + d * pair;
-    if constexpr (pair == 1) {
-      *k = key[d];
-      *v = value[d];
-    } else {
-      *k = to_bf16(key[d]);
-      *v = to_bf16(value[d]);
+  T numbers[2][kLanes];
+  for (int from = 0; from < dim; from += kLanes) {
+    put_numbers(numbers[0], load(key + from));
+    put_numbers(numbers[1], load(value + from));
+    T *to_key = keys + from * kLanes + lane * pair, *to_value = value_row + from * pair;
+    for (int d = 0; d < kLanes; d++) {
+      to_key[d / pair * kLanes * pair + d % pair] = numbers[0][d];
+      to_value[d * pair] = numbers[1][d];
     }
   }
 }
@@ -84,21 +90,47 @@ inline Vec accumulate(Vec acc, const uint16_t* numbers, const uint16_t* pair) {
   return dot2(acc, load_as<Words>(numbers), load_as<uint32_t>(pair));
 }
 
-// Products of R queries with 16 keys: scores [R][kSegment], 16 columns.
-template <int R, typename T>
-void score(const T* queries, const T* keys, int head_dim, float* scores) {
-  constexpr int pair = PagedHead<T>::kPair;
-  Vec acc[R] = {};
-  for (int d = 0; d < head_dim; d += pair, keys += kLanes * pair)
-    for (int r = 0; r < R; r++) acc[r] = accumulate(acc[r], keys, queries + r * head_dim + d);
-  for (int r = 0; r < R; r++) store(scores + r * kSegment, acc[r]);
+// Call 16 positions of one head into the cache.
+template <typename T>
+void fetch(const T* run, int head_dim) {
+  const char* from = reinterpret_cast<const char*>(run);
+  for (size_t at = 0; at < kLanes * head_dim * sizeof(T); at += 64) __builtin_prefetch(from + at);
 }
 
+// Products of R queries with B blocks of 16 keys: scores [R][kSegment], B * 16 columns. Several blocks at once keep
+// the processor busy where there are few queries.
+template <int R, int B, typename T>
+[[gnu::noinline]] void score(const T* queries, const T* const* blocks, int head_dim, float* scores) {
+  constexpr int pair = PagedHead<T>::kPair;
+  Vec acc[R][B] = {};
+  for (int d = 0; d < head_dim; d += pair) {
+    LOOM_UNROLL
+    for (int b = 0; b < B; b++) {
+      LOOM_UNROLL
+      for (int r = 0; r < R; r++)
+        acc[r][b] = accumulate(acc[r][b], blocks[b] + d * kLanes, queries + r * head_dim + d);
+    }
+  }
+  for (int r = 0; r < R; r++)
+    for (int b = 0; b < B; b++) store(scores + r * kSegment + b * kLanes, acc[r][b]);
+}
+
+constexpr int kScoreRows = 12, kMostBlocks = 4;
+
+// Blocks that are scored at once for so many rows: as many as the registers hold.
+constexpr int blocks_for(int rows) { return rows <= 3 ? kMostBlocks : rows <= 6 ? 2 : 1; }
+
 template <int R, typename T>
-void score_rows(int rows, const T* queries, const T* keys, int head_dim, float* scores) {
+void score_rows(int rows, const T* queries, const T* const* blocks, int count, int head_dim, float* scores) {
   if constexpr (R > 0) {
-    if (rows < R) return score_rows<R - 1, T>(rows, queries, keys, head_dim, scores);
-    score<R, T>(queries, keys, head_dim, scores);
+    if (rows < R) return score_rows<R - 1, T>(rows, queries, blocks, count, head_dim, scores);
+    constexpr int together = blocks_for(R);
+    for (int b = 0; b < count; b += together)
+      if (b + together <= count)
+        score<R, together, T>(queries, blocks + b, head_dim, scores + b * kLanes);
+      else
+        for (int single = b; single < count; single++)
+          score<R, 1, T>(queries, blocks + single, head_dim, scores + single * kLanes);
   }
 }
 
@@ -107,7 +139,7 @@ inline Words first_of_pair(Words pairs) { return pairs & 0xffffu; }
 
 // Weighted sums of values over [first, end) of a segment for R rows and D * 16 dimensions.
 template <int R, int D, typename T>
-void mix(const PagedHead<T>& kv, int first, int end, const T* weights, int segment, int dim, float* out) {
+[[gnu::noinline]] void mix(const PagedHead<T>& kv, int first, int end, const T* weights, int segment, int dim, float* out) {
   constexpr int pair = PagedHead<T>::kPair;
   const int head_dim = kv.shape.head_dim;
   Vec acc[R][D] = {};
@@ -116,20 +148,25 @@ void mix(const PagedHead<T>& kv, int first, int end, const T* weights, int segme
     const int stop = std::min(kLanes, end - position);
     const T* weight = weights + (position - segment);
     for (int k = 0; k < stop; k += pair, values += head_dim * pair) {
+      LOOM_UNROLL
       for (int d = 0; d < D; d++) {
         if constexpr (pair == 2) {
           Words v = load_as<Words>(values + d * kLanes * 2);
           if (k + 1 == stop) v = first_of_pair(v);
+          LOOM_UNROLL
           for (int r = 0; r < R; r++)
             acc[r][d] = dot2(acc[r][d], v, load_as<uint32_t>(weight + r * kSegment + k));
         } else {
           const Vec v = load(values + d * kLanes);
+          LOOM_UNROLL
           for (int r = 0; r < R; r++) acc[r][d] = fma(v, splat(weight[r * kSegment + k]), acc[r][d]);
         }
       }
     }
   }
+  LOOM_UNROLL
   for (int r = 0; r < R; r++)
+    LOOM_UNROLL
     for (int d = 0; d < D; d++) store(out + r * head_dim + dim + d * kLanes, acc[r][d]);
 }
 
@@ -145,12 +182,6 @@ void mix_rows(int rows, const PagedHead<T>& kv, int first, int end, const T* wei
 }
 
 inline Vec lane_numbers() { return Vec{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
-
-inline void put_weights(float* to, Vec value) { store(to, value); }
-inline void put_weights(uint16_t* to, Vec value) {
-  const Halves halves = to_bf16(value);
-  std::memcpy(to, &halves, sizeof(halves));
-}
 
 // Scores of one row in a segment to weights exp(score - largest); returns whether the row sees any of it.
 template <typename T>
@@ -176,7 +207,7 @@ bool weigh(const AttentionShape& shape, float* scores, T* weights, int segment, 
     const int column = position - segment;
     const Vec value = empty ? Vec{} : exp(load(scores + column) - *largest);
     sums += value;
-    put_weights(weights + column, value);
+    put_numbers(weights + column, value);
   }
   *total = sum(sums);
   return !empty;
@@ -197,11 +228,18 @@ void attend(AttentionScratch<T>& scratch, const PagedHead<T>& kv, int rows, cons
   float largest[kQueryTile], total[kQueryTile];
   for (int segment = low / kSegment * kSegment; segment < high; segment += kSegment) {
     const int first = std::max(segment, low / kLanes * kLanes), end = std::min(segment + kSegment, high);
-    for (int position = first; position < end; position += kLanes) {
-      const T* keys = kv.keys(position);
-      for (int r = 0; r < rows; r += 12)
-        detail::score_rows<12, T>(std::min(rows - r, 12), scratch.queries + r * dim, keys, dim,
-                                  &scratch.scores[r][position - segment]);
+    for (int position = first; position < end; position += detail::kMostBlocks * kLanes) {
+      const T* blocks[detail::kMostBlocks];
+      int count = 0;
+      for (int at = position; at < end && count < detail::kMostBlocks; at += kLanes) {
+        blocks[count++] = kv.keys(at);
+        // Pages lie anywhere: no processor foresees the next one.
+        detail::fetch(kv.values(at), dim);
+        if (at + detail::kMostBlocks * kLanes < end) detail::fetch(kv.keys(at + detail::kMostBlocks * kLanes), dim);
+      }
+      for (int r = 0; r < rows; r += detail::kScoreRows)
+        detail::score_rows<detail::kScoreRows, T>(std::min(rows - r, detail::kScoreRows), scratch.queries + r * dim,
+                                                  blocks, count, dim, &scratch.scores[r][position - segment]);
     }
     for (int r = 0; r < rows; r++)
       sees[r] = detail::weigh(kv.shape, scratch.scores[r], scratch.weights[r], segment, first, end, spans[r],

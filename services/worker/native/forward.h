@@ -296,11 +296,17 @@ class Forward {
     float* numbers = &space_.qkv[(size_t)token * qkv_stride_ + head * dim];
     if (const float* weight = layer.vector(kind)) {
       const float scale = scale_of(numbers, dim);
-      for (int i = 0; i < dim; i++) numbers[i] = numbers[i] * scale * weight[i];
+      for (int i = 0; i < dim; i += kLanes) store(numbers + i, load(numbers + i) * scale * load(weight + i));
     }
     const size_t at = ((size_t)layer.rope * input_.tokens + token) * half;
     const float *cos = &space_.cos[at], *sin = &space_.sin[at];
-    for (int i = 0; i < half; i++) {
+    int i = 0;
+    for (; i + kLanes <= half; i += kLanes) {
+      const Vec low = load(numbers + i), high = load(numbers + i + half), c = load(cos + i), s = load(sin + i);
+      store(numbers + i, low * c - high * s);
+      store(numbers + i + half, high * c + low * s);
+    }
+    for (; i < half; i++) {
       const float low = numbers[i], high = numbers[i + half];
       numbers[i] = low * cos[i] - high * sin[i];
       numbers[i + half] = high * cos[i] + low * sin[i];
@@ -314,12 +320,8 @@ class Forward {
     write_kv(paged(index, row, head), (int)input_.positions[token], key, key + shape_.kv_heads * dim);
   }
 
-  void put_query(float* to, const float* from) const { std::memcpy(to, from, shape_.head_dim * sizeof(float)); }
-  void put_query(uint16_t* to, const float* from) const {
-    for (int i = 0; i < shape_.head_dim; i += kLanes) {
-      const Halves halves = to_bf16(load(from + i));
-      std::memcpy(to + i, &halves, sizeof(halves));
-    }
+  void put_query(T* to, const float* from) const {
+    for (int i = 0; i < shape_.head_dim; i += kLanes) put_numbers(to + i, load(from + i));
   }
 
   const ModelShape& shape_;

@@ -16,10 +16,11 @@ inline void fetch_ahead(const char* from) { __builtin_prefetch(from + 2048); }
 
 // out: [R][32].
 template <int R>
-void floats(const char* rows, size_t row_bytes, const char* block, int inputs, float* out) {
+[[gnu::noinline]] void floats(const char* rows, size_t row_bytes, const char* block, int inputs, float* out) {
   Vec acc[R][2] = {};
   for (int k = 0; k < inputs; k++, block += kBlock * 4) {
     const Vec w0 = load_as<Vec>(block), w1 = load_as<Vec>(block + 64);
+    LOOM_UNROLL
     for (int r = 0; r < R; r++) {
       const Vec a = splat(load_as<float>(rows + r * row_bytes + k * 4));
       acc[r][0] = fma(w0, a, acc[r][0]);
@@ -30,12 +31,13 @@ void floats(const char* rows, size_t row_bytes, const char* block, int inputs, f
 }
 
 template <int R>
-void bfloats(const char* rows, size_t row_bytes, const char* block, int inputs, float* out) {
+[[gnu::noinline]] void bfloats(const char* rows, size_t row_bytes, const char* block, int inputs, float* out) {
   Vec acc[R][2] = {};
   for (int k = 0; k < inputs; k += 2, block += kBlock * 4) {
     fetch_ahead(block);
     fetch_ahead(block + 64);
     const Words w0 = load_as<Words>(block), w1 = load_as<Words>(block + 64);
+    LOOM_UNROLL
     for (int r = 0; r < R; r++) {
       const uint32_t a = load_as<uint32_t>(rows + r * row_bytes + k * 2);
       acc[r][0] = dot2(acc[r][0], w0, a);
@@ -46,18 +48,20 @@ void bfloats(const char* rows, size_t row_bytes, const char* block, int inputs, 
 }
 
 template <int R>
-void bytes(const Rows& rows, int first, const char* block, int inputs, float* out) {
+[[gnu::noinline]] void bytes(const Rows& rows, int first, const char* block, int inputs, float* out) {
   Vec acc[R][2] = {};
   const char* row = rows.row(first);
   const size_t row_bytes = rows.row_bytes();
   for (int group = 0; group < inputs / kGroup; group++, block += kBlock * (kGroup + 4)) {
     Ints part[R][2];
+    LOOM_UNROLL
     for (int r = 0; r < R; r++) part[r][0] = part[r][1] = splat(rows.offsets(first + r)[group]);
     for (int k = 0; k < kGroup; k += 4) {
       const char* from = block + k * kBlock;
       fetch_ahead(from);
       fetch_ahead(from + 64);
       const Words w0 = load_as<Words>(from), w1 = load_as<Words>(from + 64);
+      LOOM_UNROLL
       for (int r = 0; r < R; r++) {
         const uint32_t a = load_as<uint32_t>(row + r * row_bytes + group * kGroup + k);
         part[r][0] = dot4(part[r][0], w0, a);
@@ -66,6 +70,7 @@ void bytes(const Rows& rows, int first, const char* block, int inputs, float* ou
     }
     const char* scales = block + kBlock * kGroup;
     const Vec s0 = load_as<Vec>(scales), s1 = load_as<Vec>(scales + 64);
+    LOOM_UNROLL
     for (int r = 0; r < R; r++) {
       const Vec scale = splat(rows.scales(first + r)[group]);
       acc[r][0] = fma(to_float(part[r][0]), s0 * scale, acc[r][0]);

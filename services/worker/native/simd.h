@@ -11,6 +11,14 @@
 #include <immintrin.h>
 #endif
 
+// Sums kept in an array stay in registers only where the loops over it are unrolled entirely, and in GCC 12 only
+// in a function that is not inlined (2.5 times as fast).
+#if defined(__clang__)
+#define LOOM_UNROLL _Pragma("unroll")
+#else
+#define LOOM_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 namespace loom {
 
 constexpr int kLanes = 16;

@@ -1,0 +1,246 @@
+"""Attention that reads KV pages in place: one online softmax, for decoding rows and for prompt tiles.
+
+The pool of a layer is [pages, 2 * KV_HEADS, PAGE, HEAD_DIM], keys before values. Nothing outside
+[lowest, last) of a row is ever read, so free pages and unwritten positions may hold anything.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+UNSEEN: tl.constexpr = tl.constexpr(-1e30)
+# The interpreter multiplies bfloat16 numbers as if their bits were integers.
+_WIDENED: tl.constexpr = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def _product(left, right):
+    if _WIDENED:
+        left = left.to(tl.float32)
+        right = right.to(tl.float32)
+    return tl.dot(left, right, input_precision="ieee")
+
+
+@triton.jit
+def _capped(scores, CAP: tl.constexpr):
+    # tanh by way of exp, which neither overflows nor needs a library.
+    return CAP * (1 - 2 / (1 + tl.exp2(scores * (2 * LOG2_E / CAP))))
+
+
+@triton.jit
+def _attend(
+    query,
+    layer_ptr,
+    table_ptr,
+    kv_head,
+    lowest,
+    last,
+    ends,
+    scale,
+    KV_HEADS: tl.constexpr,
+    PAGE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CAP: tl.constexpr,
+):
+    """Attend [M, BLOCK_D] to positions [lowest, last), of which query m sees those before ends[m].
+
+    Returns the greatest score in base 2, the sum of weights and the weighted values, not yet divided.
+    """
+    best = tl.full([query.shape[0]], UNSEEN, tl.float32)
+    total = tl.zeros([query.shape[0]], tl.float32)
+    out = tl.zeros([query.shape[0], BLOCK_D], tl.float32)
+    dims = tl.arange(0, BLOCK_D)
+    for start in range(lowest // PAGE * PAGE, last, BLOCK_N):
+        positions = start + tl.arange(0, BLOCK_N)
+        inside = (positions >= lowest) & (positions < last)
+        page = tl.load(table_ptr + positions // PAGE, mask=inside, other=0).to(tl.int64)
+        cell = (page * (2 * KV_HEADS) + kv_head) * PAGE + positions % PAGE
+        at = cell[:, None] * HEAD_DIM + dims[None, :]
+        wanted = inside[:, None] & (dims < HEAD_DIM)[None, :]
+        keys = tl.load(layer_ptr + at, mask=wanted, other=0.0)
+        scores = _product(query, tl.trans(keys)) * scale
+        if CAP > 0:
+            scores = _capped(scores, CAP)
+        seen = inside[None, :] & (positions[None, :] < ends[:, None])
+        if WINDOW > 0:
+            seen &= positions[None, :] >= ends[:, None] - WINDOW
+        scores = tl.where(seen, scores * LOG2_E, UNSEEN)
+        higher = tl.maximum(best, tl.max(scores, 1))
+        weights = tl.where(seen, tl.exp2(scores - higher[:, None]), 0.0)
+        shrink = tl.exp2(best - higher)
+        total = total * shrink + tl.sum(weights, 1)
+        values = tl.load(layer_ptr + at + KV_HEADS * PAGE * HEAD_DIM, mask=wanted, other=0.0)
+        out = out * shrink[:, None] + _product(weights.to(values.dtype), values)
+        best = higher
+    return best, total, out
+
+
+@triton.jit
+def _share(lowest, context, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr):
+    """Positions that one split takes; the last of a row's splits may be left with fewer, or none."""
+    blocks = tl.cdiv(context - lowest, BLOCK_N)
+    return tl.maximum(tl.cdiv(blocks, SPLITS), 1) * BLOCK_N
+
+
+@triton.jit(do_not_specialize=["query_stride", "table_stride"])
+def decode(
+    query_ptr,
+    layer_ptr,
+    tables_ptr,
+    contexts_ptr,
+    out_ptr,
+    parts_ptr,
+    weights_ptr,
+    query_stride,
+    table_stride,
+    scale,
+    KV_HEADS: tl.constexpr,
+    SHARED: tl.constexpr,
+    PAGE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CAP: tl.constexpr,
+):
+    """One row's last token, one KV head with its SHARED query heads, one split of the context.
+
+    With one split the result is final; else parts [rows, heads, SPLITS, HEAD_DIM] and the base-2 logarithm
+    of their weights [rows, heads, SPLITS] are left to `reduce`. A row of context 0 is padding: it stays as
+    it is.
+    """
+    row, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    context = tl.load(contexts_ptr + row)
+    lowest = tl.maximum(context - WINDOW, 0) if WINDOW > 0 else context * 0
+    share = _share(lowest, context, BLOCK_N, SPLITS)
+    first = lowest + split * share
+    if first < context:
+        shared, dims = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+        own = (shared < SHARED)[:, None] & (dims < HEAD_DIM)[None, :]
+        heads = kv_head * SHARED + shared
+        at = row.to(tl.int64) * query_stride + heads[:, None] * HEAD_DIM + dims[None, :]
+        query = tl.load(query_ptr + at, mask=own, other=0.0)
+        best, total, out = _attend(
+            query,
+            layer_ptr,
+            tables_ptr + row.to(tl.int64) * table_stride,
+            kv_head,
+            first,
+            tl.minimum(first + share, context),
+            tl.zeros([BLOCK_M], tl.int32) + context,
+            scale,
+            KV_HEADS,
+            PAGE,
+            HEAD_DIM,
+            BLOCK_D,
+            BLOCK_N,
+            0,
+            CAP,
+        )
+        out = out / total[:, None]
+        line = row.to(tl.int64) * (KV_HEADS * SHARED) + heads
+        if SPLITS == 1:
+            done = out.to(out_ptr.dtype.element_ty)
+            tl.store(out_ptr + line[:, None] * HEAD_DIM + dims[None, :], done, mask=own)
+        else:
+            line = line * SPLITS + split
+            tl.store(parts_ptr + line[:, None] * HEAD_DIM + dims[None, :], out, mask=own)
+            tl.store(weights_ptr + line, best + tl.log2(total), mask=shared < SHARED)
+
+
+@triton.jit
+def reduce(
+    parts_ptr,
+    weights_ptr,
+    contexts_ptr,
+    out_ptr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
+    """Join the splits of one row and head."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    context = tl.load(contexts_ptr + row)
+    lowest = tl.maximum(context - WINDOW, 0) if WINDOW > 0 else context * 0
+    share = _share(lowest, context, BLOCK_N, SPLITS)
+    splits, dims = tl.arange(0, SPLITS), tl.arange(0, BLOCK_D)
+    used = lowest + splits * share < context
+    line = row.to(tl.int64) * tl.num_programs(1) + head
+    logs = tl.load(weights_ptr + line * SPLITS + splits, mask=used, other=UNSEEN)
+    weights = tl.exp2(logs - tl.max(logs, 0))
+    wanted = used[:, None] & (dims < HEAD_DIM)[None, :]
+    at = (line * SPLITS + splits)[:, None] * HEAD_DIM + dims[None, :]
+    parts = tl.load(parts_ptr + at, mask=wanted, other=0.0)
+    out = tl.sum(parts * weights[:, None], 0) / tl.sum(weights, 0)
+    at = line * HEAD_DIM + dims
+    tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
+
+
+@triton.jit(do_not_specialize=["query_stride", "table_stride"])
+def prefill(
+    query_ptr,
+    layer_ptr,
+    tables_ptr,
+    rows_ptr,
+    firsts_ptr,
+    starts_ptr,
+    counts_ptr,
+    contexts_ptr,
+    out_ptr,
+    query_stride,
+    table_stride,
+    scale,
+    KV_HEADS: tl.constexpr,
+    SHARED: tl.constexpr,
+    PAGE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CAP: tl.constexpr,
+):
+    """One tile: BLOCK_M // SHARED tokens of one row, with the SHARED query heads of one KV head.
+
+    Tile t begins at token `firsts[t]` of row `rows[t]`, whose tokens begin at `starts[row]` of the batch.
+    """
+    tile, kv_head = tl.program_id(0), tl.program_id(1)
+    row, first = tl.load(rows_ptr + tile), tl.load(firsts_ptr + tile)
+    count = tl.load(counts_ptr + row)
+    before = tl.load(contexts_ptr + row) - count
+    lines, dims = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    QUERIES: tl.constexpr = BLOCK_M // SHARED
+    offset = first + lines // SHARED
+    own = (lines < QUERIES * SHARED) & (offset < count)
+    token = (tl.load(starts_ptr + row) + offset).to(tl.int64)
+    within = (kv_head * SHARED + lines % SHARED)[:, None] * HEAD_DIM + dims[None, :]
+    mask = own[:, None] & (dims < HEAD_DIM)[None, :]
+    query = tl.load(query_ptr + token[:, None] * query_stride + within, mask=mask, other=0.0)
+    lowest = tl.maximum(before + first + 1 - WINDOW, 0) if WINDOW > 0 else first * 0
+    best, total, out = _attend(
+        query,
+        layer_ptr,
+        tables_ptr + row.to(tl.int64) * table_stride,
+        kv_head,
+        lowest,
+        before + tl.minimum(first + QUERIES, count),
+        before + offset + 1,
+        scale,
+        KV_HEADS,
+        PAGE,
+        HEAD_DIM,
+        BLOCK_D,
+        BLOCK_N,
+        WINDOW,
+        CAP,
+    )
+    out = out / total[:, None]
+    at = token[:, None] * (KV_HEADS * SHARED * HEAD_DIM) + within
+    tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=mask)
