@@ -65,12 +65,14 @@ class Output:
         assembler.feed((token,))
         return assembler.records[-1]
 
-    def measure(self, choice: int, now: float, received: float) -> None:
-        """Note when a token came."""
-        if self.first_token is None:
+    def measure(self, choice: int, now: float, received: float, *, ours: bool) -> None:
+        """Note when a token came; only its owner meters it."""
+        first, last = self.first_token is None, self._last_token[choice]
+        if first:
             self.first_token = now
+        if ours and first:
             self._meter.first_token(now - received)
-        elif last := self._last_token[choice]:
+        elif ours and last:
             self._meter.next_token(now - last)
         self._last_token[choice] = now
 

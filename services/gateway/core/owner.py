@@ -207,8 +207,7 @@ class Owner(Life):
         record = self.output.feed(choice, index, token)
         if record is None:
             return
-        if self.owning:
-            self.output.measure(choice, now, self.order.received)
+        self.output.measure(choice, now, self.order.received, ours=self.owning)
         if self.choices[choice].finish_reason is not None:
             self._cut_short(self.choices[choice])
             self._await_terminal(now)

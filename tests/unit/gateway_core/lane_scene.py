@@ -139,7 +139,8 @@ class Scene:
         """Answer `Attach`: one choice with `tokens`."""
         record = ChoiceRecord([NewToken(t) for t in tokens], reason)
         submit = Submit(order(**fields), None)
-        self.hear(Attached(7, epoch, submit, [record], end, verdict, "r", 1000.0, 1.0, 0.5))
+        first_token_s = 0.5 if tokens else None
+        self.hear(Attached(7, epoch, submit, [record], end, verdict, "r", 1000.0, 1.0, first_token_s))
 
     def cut(self):
         self.book.disconnect(self.now)

@@ -412,6 +412,17 @@ def test_a_follower_that_is_granted_the_request_closes_it_once(scene):
     assert scene.owner.error is None
 
 
+def test_a_follower_that_is_granted_the_request_knows_when_its_first_token_came(scene):
+    scene.attach()
+    scene.attached()  # accepted a second ago
+    scene.wait(0.5)
+    scene.token(300)
+    scene.wait(1.0)
+    scene.grant(2)
+    scene.end()
+    assert scene.closings()[0].closed.ttft_ms == pytest.approx(1500)
+
+
 def test_a_follower_that_is_granted_what_had_ended_already_closes_it_at_once(scene):
     scene.attach()
     scene.attached(300)
