@@ -14,18 +14,21 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from tests.chaos import journal
-from tests.chaos.clients import Crowd
+from tests.chaos.clients import PROMPTS, Crowd
 from tests.chaos.monkey import Monkey
 from tests.chaos.stack import LEASE_S, Stack
 from tests.chaos.verdict import Verdict, judge
 from tests.chaos.wire import Wire
 from tests.models import SMOLLM2, imported
+from tests.support import leaks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _CALLERS = 14
 _HEALTHY_S = 30.0
+# Fewer ids than these chance may write down too.
+_CANARY_TOKENS = 16
 _CALLERS_END_S = 150.0
 # A row is final one lease and 30 s after it closed; an open one counts as unresolved as long after.
 _ROWS_END_S = LEASE_S + 30.0 + 30.0
@@ -45,6 +48,7 @@ async def run(directory: Path, models_dir: Path, minutes: float, seed: int) -> d
         findings = [] if await _ended(callers) else ["callers still waited for an end"]
         rows = await _rows(stack)
         findings += await _at_rest(stack)
+        findings += await _written_down(stack, crowd)
         await asyncio.gather(*(wire.close() for wire in wires))
     await truth.close()
     verdict = judge(journal.read(directory / "journal.jsonl"), rows, monkey.faults)
@@ -97,6 +101,17 @@ async def _at_rest(stack: Stack) -> list[str]:
             findings.append(f"not at rest: {held}")
         findings += list(lane.violations)
     return findings
+
+
+async def _written_down(stack: Stack, crowd: Crowd) -> list[str]:
+    """Prompts, outputs and keys in logs, metrics, events or tables."""
+    texts = [call.text for call in crowd.outputs if leaks.searchable(call.text)]
+    ids = [call.tokens[0] for call in crowd.outputs if len(call.tokens.get(0, ())) >= _CANARY_TOKENS]
+    canaries = leaks.Canaries(prompt=PROMPTS, output=texts, key=[stack.gateways[0].api_key], tokens=ids)
+    found = await asyncio.to_thread(leaks.in_platform, stack.data_dir, canaries)
+    found += await asyncio.to_thread(canaries.find, stack.log.read_bytes(), "log")
+    found += await leaks.in_postgres(stack.database_url, canaries)
+    return [f"{leak.canary} is written down in {leak.where}" for leak in found]
 
 
 def _report(

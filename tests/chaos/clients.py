@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests.chaos.wire import WAIT, Broken, Refused, Wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
     from tests.chaos.journal import Journal
     from tests.chaos.wire import Event
@@ -22,8 +22,8 @@ MODEL = "smollm2-135m-instruct"
 PROMPTS = (
     "The lighthouse keeper climbed the stairs and",
     "Once upon a time, in a small village by the sea,",
-    "The recipe needs flour, sugar and",
-    "Water boils when",
+    "The recipe for a large loaf needs flour, sugar and",
+    "Water boils at a lower temperature when",
 )
 # Words of the contract that a caller may be refused with, and no others.
 REFUSALS = WAIT | {"DEADLINE_EXCEEDED"}
@@ -33,6 +33,7 @@ CUTS = frozenset({"OWNERSHIP_LOST", "DRAINING"})
 GONE = frozenset({"NOT_FOUND", "RESULT_EXPIRED"})
 _COME_BACK_S = 60.0
 _PAUSE_S = 0.25
+_OUTPUTS = 100
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Call:
     key: str | None = None
     request_id: str = ""
     tokens: dict[int, list[int]] = field(default_factory=dict)
+    text: str = ""
     ended: bool = False
     cut: bool = False
 
@@ -57,11 +59,15 @@ class Call:
 class Crowd:
     """Callers that go on until told to stop."""
 
-    def __init__(self, wires: list[Wire], journal: Journal, seed: int) -> None:
+    def __init__(
+        self, wires: list[Wire], journal: Journal, seed: int, lengths: Sequence[int] = (8, 16, 24, 40)
+    ) -> None:
         self.refusals: Counter[str] = Counter()
         self.streaming = 0
+        self.outputs: list[Call] = []  # some that ended
         self._wires = wires
         self._journal = journal
+        self._lengths = lengths
         self._random = random.Random(seed)
         self._numbers = itertools.count()
         self._stop = asyncio.Event()
@@ -97,7 +103,7 @@ class Crowd:
                 await self._refused(call, refused)
 
     def _call(self, scenario: str) -> Call:
-        tokens = self._random.choice((8, 16, 24, 40))
+        tokens = self._random.choice(self._lengths)
         body: dict[str, Any] = {
             "model": MODEL, "prompt": self._random.choice(PROMPTS), "maxOutputTokens": tokens,
             "temperature": self._random.choice((0.0, 0.8)), "seed": self._random.randrange(1 << 31),
@@ -242,8 +248,11 @@ class Crowd:
                     what = f"token {data['index']} after {len(ids)}"
                     await self._journal.write(number, "violation", what=what)
                 ids.extend(data["tokenIds"])
+                call.text += data["text"]
             case "done":
                 call.ended = True
+                if len(self.outputs) < _OUTPUTS:
+                    self.outputs.append(call)
                 await self._journal.write(number, "done", **data)
             case "error" if data["reason"] in CUTS:
                 call.cut = True
