@@ -104,7 +104,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         gateway_id = first.hello.gateway_id
         if not GATEWAY_ID.fullmatch(gateway_id):
             raise invalid("hello.gateway_id", f"must match {GATEWAY_ID.pattern}")
-        session = Session(owner_name(gateway_id, next(self._streams)), self._session_messages)
+        owner = owner_name(gateway_id, next(self._streams))
+        session = Session(owner, self._session_messages, says_open=first.hello.says_open)
         for other in self._steps.sessions():
             if same_gateway(other.owner, session.owner):
                 other.end()
@@ -131,7 +132,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 ack = scheduler_pb2.HeartbeatAck(sequence=message.heartbeat.sequence)
                 session.send(scheduler_pb2.LaneResponse(heartbeat_ack=ack), first=True)
             case "submit":
-                session.send(self._submit(message.submit, session.owner))
+                session.send(self._submit(message.submit, session))
                 self._steps.wake()
             case "cancel" if self._desk.owns(session.owner, message.cancel.request_id):
                 self._cancel_owned(message.cancel)
@@ -139,20 +140,24 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 verdict = lane_protos.verdict(message.settle)
                 self._desk.settle(session.owner, message.settle.request_id, verdict, self._steps.clock())
                 self._steps.wake()
+            case "open":
+                self._desk.open(session.owner, message.open.request_id, message.open.owner_epoch)
             case "attach":
                 self._attach(message.attach, session)
             case "detach":
                 self._steps.detach_stream(session, message.detach.request_id)
 
-    def _submit(self, submit: scheduler_pb2.Submit, owner: str) -> scheduler_pb2.LaneResponse:
+    def _submit(self, submit: scheduler_pb2.Submit, session: Session) -> scheduler_pb2.LaneResponse:
         now = self._steps.clock()
         workers = self._desk.workers_of(submit.model_version)
         revision = workers[0].runtime_revision if workers else ""
         try:
             epoch = self._desk.submit(
-                owner,
+                session.owner,
                 lane_protos.request(submit, now),
-                lane_protos.order(submit, revision, now, time.time()),
+                lane_protos.order(
+                    submit, revision, now, time.time(), opened=submit.opened or not session.says_open
+                ),
                 now,
             )
         except (AdmissionError, ServiceError) as error:

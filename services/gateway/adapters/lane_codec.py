@@ -45,9 +45,11 @@ def encode(message: lane.Up) -> scheduler_pb2.LaneRequest:
     request = scheduler_pb2.LaneRequest()
     match message:
         case lane.Hello(gateway_id):
-            request.hello.gateway_id = gateway_id
+            request.hello.CopyFrom(scheduler_pb2.Hello(gateway_id=gateway_id, says_open=True))
         case lane.Submit():
             request.submit.CopyFrom(encode_submit(message))
+        case lane.Open(request_id, epoch):
+            request.open.CopyFrom(scheduler_pb2.Open(request_id=request_id, owner_epoch=epoch))
         case lane.Attach(request_id, tenant_id, epoch):
             attach = scheduler_pb2.Attach(request_id=request_id, tenant_id=tenant_id, owner_epoch=epoch)
             request.attach.CopyFrom(attach)
@@ -96,6 +98,7 @@ def encode_submit(submit: lane.Submit) -> scheduler_pb2.Submit:
         resume_lease_us=int(order.resume_lease_s * 1e6),
         resume=order.resume,
         output=[_encode_record(record) for record in submit.output],
+        opened=submit.opened,
     )
 
 

@@ -22,6 +22,7 @@ from services.gateway.core.idempotency import (
     entry_name,
 )
 from services.gateway.core.ids import MAX_REQUEST_ID, generation_not_found
+from services.gateway.core.outcome import NEVER_OPENED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
-GIVEN_UP = "IDEMPOTENCY_UNAVAILABLE"
 _RELEASES, _RELEASE_EVERY_S = 60, 1.0
 _log = log.get("keyed")
 
@@ -54,7 +54,7 @@ class KeyLostError(ServiceError):
     """Another generation has the key by now; nobody was told of this one."""
 
     def __init__(self) -> None:
-        super().__init__(Code.UNAVAILABLE, GIVEN_UP, "another request was first")
+        super().__init__(Code.UNAVAILABLE, "IDEMPOTENCY_UNAVAILABLE", "another request was first")
 
 
 class Ticket:
@@ -62,20 +62,11 @@ class Ticket:
 
     def __init__(self, request_id: int, confirm: Callable[[], Awaitable[None]]) -> None:
         self.request_id = request_id
-        # Set when others may have been told nevertheless: the request ends as failed, and bills nothing.
-        self.failure: ServiceError | None = None
         self._confirm = confirm
 
     async def confirm(self) -> None:
         """Return once the key is held for good; raises `KeyLostError` when another generation has it."""
         await self._confirm()
-
-    def failed(self, error: ServiceError) -> bool:
-        """Keep why, unless nobody can have been told."""
-        if isinstance(error, KeyLostError):
-            return False
-        self.failure = error
-        return True
 
 
 class Keyed:
@@ -187,7 +178,7 @@ class _Attempt:
             if error.code is Code.NOT_FOUND or isinstance(error, KeyLostError):
                 return self._claim.missing(time.time())
             raise
-        if reading.error is not None and reading.error.reason == GIVEN_UP:
+        if reading.error is not None and reading.error.reason == NEVER_OPENED:
             reading.leave()
             return self._claim.given_up(time.time())
         self._reading = reading
@@ -204,9 +195,6 @@ class _Attempt:
         except ServiceError:
             await self._release()
             raise
-        if ticket.failure is not None:
-            await self._release()
-            raise ticket.failure
         return End.CONFIRMED
 
     async def _confirm(self) -> None:

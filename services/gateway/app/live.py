@@ -123,17 +123,12 @@ class LiveTable:
                 _log.error("request given up", request=format_id(owner.request_id), fault=kind)
 
     async def _append_opened(self, live: Live, usage: UsageRecord) -> None:
-        ticket = live.ticket
         try:
-            if ticket is not None:
-                await ticket.confirm()
+            if live.ticket is not None:
+                await live.ticket.confirm()
             await self._journal.opened(usage)
         except ServiceError as error:
-            if ticket is not None and ticket.failed(error):
-                # Who follows it elsewhere may have been told: then it has a row, and fails for everybody.
-                self._lane.tell(live.owner.opened_in_vain, error)
-            else:
-                self._lane.tell(live.owner.opened_failed, error)
+            self._lane.tell(live.owner.opened_failed, error)
         else:
             self._lane.tell(live.owner.opened_done)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kit.errors import ServiceError
     from services.gateway.core.effects import Effect, Meter, UsageRecord
     from services.gateway.core.lane_messages import ChoiceRecord
     from services.gateway.core.limits import Priority
@@ -140,9 +139,6 @@ class Ticket(Protocol):
 
     async def confirm(self) -> None:
         """Asked once the request is accepted, before `opened`: return, or raise what callers get instead."""
-
-    def failed(self, error: ServiceError) -> bool:
-        """It could not be confirmed or opened; whether others may have been told of it all the same."""
 
 
 class Meters(Protocol):

@@ -20,7 +20,6 @@ class Account:
         self.opened_at = 0.0  # seconds since 1970
         self.terminal: tuple[int, int, float] | None = None  # input and cached tokens, queue seconds
         self.failure: ServiceError | None = None
-        self.void = False  # it failed however its choices ended
         self.verdict: Verdict | None = None
         self.closing_epoch = 0  # ownership whose `closed` is being written
 
@@ -43,8 +42,6 @@ class Account:
         prompt_tokens = len(order.prompt_token_ids) if output.started else 0
         input_tokens, cached_tokens, queue_s = self.terminal or (prompt_tokens, 0, 0.0)
         reasons = tuple(choice.finish_reason or FinishReason.INCOMPLETE for choice in output.choices)
-        if self.void:
-            reasons = (FinishReason.ERROR,) * len(output.choices)
         kept = tuple(choice.output_tokens for choice in output.choices)
         closed = close(
             reasons,

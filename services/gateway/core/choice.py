@@ -72,6 +72,7 @@ class ChoiceAssembler:
         self.records: list[TokenRecord] = []
         self.finish_reason: FinishReason | None = None
         self.error_reason = ""
+        self.silent = False  # that it ended is nobody's to hear yet
         self.tail = ""  # text beyond the last token's, known at the end
         self._vocabulary, self._stop = vocabulary, stop
         self._detokenizer = Detokenizer(vocabulary)
@@ -156,9 +157,13 @@ class Cursor:
     @property
     def waiting(self) -> bool:
         """Whether `take` would return a piece."""
-        if self._choice.finish_reason is not None:
+        if self._end is not None:
             return not self._said_end
         return self._taken < len(self._choice.records)
+
+    @property
+    def _end(self) -> FinishReason | None:
+        return None if self._choice.silent else self._choice.finish_reason
 
     def take(self) -> Piece | None:
         """Everything not yet taken, as one piece; None when there is nothing to say."""
@@ -169,11 +174,11 @@ class Cursor:
             self._chars = sum([len(record.text) for record in choice.records[:start]])
         tokens = tuple(choice.records[start:])
         text = "".join([record.text for record in tokens])
-        if choice.finish_reason is not None:
+        if self._end is not None:
             # Whoever is beyond the end has more text than there is.
             text += choice.tail if start <= len(choice.records) else ""
             self._said_end = True
-        piece = Piece(choice.choice, start, text, self._chars, tokens, choice.finish_reason)
+        piece = Piece(choice.choice, start, text, self._chars, tokens, self._end)
         self._taken = start + len(tokens)
         self._chars += len(text)
         return piece

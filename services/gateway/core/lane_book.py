@@ -20,6 +20,7 @@ from services.gateway.core.lane_messages import (
     Heartbeat,
     HeartbeatAck,
     Hello,
+    Open,
     Refused,
     Settle,
     Step,
@@ -117,6 +118,7 @@ class LaneBook:
                 self._outgoing.append(question)
             if isinstance(question, Submit) or not same:
                 self._again_until[owner.request_id] = now + self._resubmit_s
+        self._outgoing.append(Heartbeat(0))  # however long it took to be welcomed, the lease is a whole one
 
     def hear(self, message: Down, now: float) -> None:
         """Take a message; raises LaneLostError when the lease has run out: it must change nothing."""
@@ -126,7 +128,7 @@ class LaneBook:
             case Step():
                 self._deal(message, now)
             case HeartbeatAck():
-                self._proven(message.sequence)
+                self._proven(message.sequence, now)
             case Refused():
                 self._refused(message, now)
             case Accepted() | Attached() | Granted() | Settle():
@@ -153,7 +155,7 @@ class LaneBook:
         message = self._outgoing.popleft()
         if isinstance(message, Heartbeat):
             message = Heartbeat(self.lease.beat(now))
-        if isinstance(message, (*_LASTING, Heartbeat)):
+        if isinstance(message, (*_LASTING, Open, Heartbeat)):
             self._unproven.append(message)
         return message
 
@@ -206,6 +208,8 @@ class LaneBook:
 
     def _take(self, owner: Life, effect: Effect | Word | Timer) -> None:
         match effect:
+            case Open():
+                self._outgoing += (effect, Heartbeat(0))
             case Cancel() | Settle() | Detach() | Attach():
                 self._outgoing.append(effect)
             case Timer(when):
@@ -220,13 +224,14 @@ class LaneBook:
     def _at(self, when: float, request_id: int, *, ask: bool = False) -> None:
         heapq.heappush(self._timers, (when, next(self._order_of_timers), request_id, ask))
 
-    def _proven(self, sequence: int) -> None:
+    def _proven(self, sequence: int, now: float) -> None:
         assert self.lease is not None
         self.lease.heard(sequence)
-        beats = [m.sequence for m in self._unproven if isinstance(m, Heartbeat)]
-        if sequence in beats:
-            while self._unproven.popleft() != Heartbeat(sequence):
-                pass
+        if Heartbeat(sequence) not in self._unproven:
+            return
+        while (message := self._unproven.popleft()) != Heartbeat(sequence):
+            if isinstance(message, Open) and (owner := self.owners.get(message.request_id)):
+                owner.open_heard(message.owner_epoch, now)
 
     def _answer(self, message: Accepted | Attached | Granted | Settle, lease: Lease, now: float) -> None:
         owner = self.owners.get(message.request_id)

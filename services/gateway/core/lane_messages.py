@@ -40,6 +40,7 @@ class Submit:
     deadline_s: float | None = None
     owner_epoch: int = 0
     output: tuple[ChoiceRecord, ...] = ()
+    opened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,14 @@ class Attach:
     request_id: int
     tenant_id: str
     owner_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Callers are told of a request once this is proven to have arrived."""
+
+    request_id: int
+    owner_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +183,6 @@ class Step:
     request_ends: Sequence[RequestEnd] = ()
 
 
-Word = Attach | Detach | Cancel | Settle
-Up = Hello | Submit | Attach | Detach | Cancel | Settle | Heartbeat
+Word = Open | Attach | Detach | Cancel | Settle
+Up = Hello | Submit | Open | Attach | Detach | Cancel | Settle | Heartbeat
 Down = Accepted | Refused | Attached | Granted | Settle | HeartbeatAck | Step

@@ -17,7 +17,7 @@ from services.gateway.core.effects import (
     Timer,
     TurnAway,
 )
-from services.gateway.core.lane_messages import Cancel, Detach, Submit
+from services.gateway.core.lane_messages import Cancel, Detach, Open, Submit
 from services.gateway.core.outcome import FinishReason
 from services.gateway.core.output import Output
 
@@ -72,6 +72,9 @@ class Life:
         self._account = Account()
         self._lease: Lease | None = None
         self._accepted = False
+        self._durable = False  # `opened` is written
+        self._known = order is None  # the scheduler knows that callers are told of it
+        self._given_up: ServiceError | None = None  # before callers were told: nobody pays
         self._certain = False  # the verdict stands, and is told
         self._adrift = False  # between a lost stream and what comes of it
         self._anew = False  # asked of a scheduler that knows nothing of us yet
@@ -116,9 +119,11 @@ class Life:
         order, started = self.order, self.output.started
         if self._stopping is not None or not self.output.running or (started and not order.resume):
             self._conclude(FinishReason.INCOMPLETE, now)
+            self._give_up(outcome.no_scheduler(), now)
             return None
         left = None if order.deadline is None else max(0.0, order.deadline - now)
-        return Submit(order, left, self._known_epoch(now), self.output.records() if started else ())
+        output = self.output.records() if started else ()
+        return Submit(order, left, self._known_epoch(now), output, self.opened)
 
     def _known_epoch(self, now: float) -> int:
         # Without the lease somebody may have been granted the next one.
@@ -127,6 +132,21 @@ class Life:
     def _own(self, owner_epoch: int, lease: Lease) -> None:
         self.owning, self._adrift, self._anew = True, False, False
         self.owner_epoch, self._lease = owner_epoch, lease
+        self._announce()
+
+    def _announce(self) -> None:
+        """Have the scheduler know that callers are to be told."""
+        heard = self.owner_epoch > 0 and not self._adrift and not self._anew
+        if heard and self._durable and not self._known and self._given_up is None:
+            self._emit(Open(self.request_id, self.owner_epoch))
+
+    def _give_up(self, error: ServiceError, now: float) -> None:
+        """End an accepted request of which nobody was told: if it has a row, that bills nothing."""
+        if self._known or self.ended or not self._accepted or self._given_up is not None:
+            return
+        self._given_up, self.over = error, True
+        self._timers.clear()
+        self._advance(now)
 
     def _take_over(self, message: Attached, now: float) -> None:
         submit, received = message.submit, now - message.age_s
@@ -147,8 +167,7 @@ class Life:
 
     def _open(self, now: float) -> None:
         self.opened = True
-        if not self._account.void:
-            self._emit(Opened())
+        self._emit(Opened())
         if self.owning:
             self._watch_deadline()
 
@@ -174,7 +193,7 @@ class Life:
             self._lease = None  # a scheduler that lives on may close it otherwise
         if failure is not None and self.output.running:
             self._account.failure, self._stopping = failure, reason
-        self.output.end(self._stopping or reason)
+        self.output.end_in_silence(self._stopping or reason)
         self._timers.clear()
         if self.owning and not self._accepted:
             self._end(self._account.failure or outcome.cancelled(), now)
@@ -182,8 +201,12 @@ class Life:
 
     def _advance(self, now: float) -> None:
         account = self._account
-        if self.owning and self.over and self.opened and not self.ended and not account.closing_epoch:
-            account.verdict = account.judge(self.order, self.output, now)
+        tellable = self.opened or (self._durable and self._given_up is not None)
+        if self.owning and self.over and tellable and not self.ended and not account.closing_epoch:
+            if self._given_up is None:
+                account.verdict = account.judge(self.order, self.output, now)
+            else:
+                account.verdict = outcome.void(len(self.choices))
             account.closing_epoch = self.owner_epoch
             usage = account.usage(self.order, self.owner_epoch, self.runtime_revision)
             self._emit(AppendClosed(usage, account.verdict.closed))
@@ -192,11 +215,12 @@ class Life:
         if self.ended:
             return
         self._certain = certain
+        if certain:
+            self.output.speak()
         self.ended, self.error = True, error
         self._timers.clear()
         self.output.close(now)
-        unheard = not self.opened or self._account.void
-        self._emit(Refuse(error) if error is not None and unheard else Ended())
+        self._emit(Refuse(error) if error is not None and not self.opened else Ended())
 
     def _left_alone(self, now: float) -> None:
         if self.ended:

@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+# Of a request that ended before anybody was told of it; the scheduler says so too.
+NEVER_OPENED = "NEVER_OPENED"
 # Failures of the platform's present state: another try may succeed.
-_FOR_NOW = frozenset({"NO_CAPACITY", "DRAINING", "IDEMPOTENCY_UNAVAILABLE", "USAGE_BACKPRESSURE"})
+_FOR_NOW = frozenset(
+    {NEVER_OPENED, "NO_CAPACITY", "DRAINING", "IDEMPOTENCY_UNAVAILABLE", "USAGE_BACKPRESSURE"}
+)
 
 
 class FinishReason(enum.IntEnum):
@@ -95,12 +99,11 @@ def close(
     )
 
 
-def void(choices: int, error_reason: str = "") -> Verdict:
-    """The verdict on a request that this gateway told nobody of: nobody pays. Others may have followed it."""
-    reason = FinishReason.ERROR if error_reason else FinishReason.CANCELLED
+def void(choices: int) -> Verdict:
+    """The verdict on a request of which nobody was told: nobody pays."""
     nothing = (0,) * choices
-    closed = close([reason], nothing, Timings(0.0, 0.0), input_tokens=0)
-    return Verdict(closed, nothing, (reason,) * choices, error_reason)
+    closed = close([FinishReason.ERROR], nothing, Timings(0.0, 0.0), input_tokens=0)
+    return Verdict(closed, nothing, (FinishReason.ERROR,) * choices, NEVER_OPENED)
 
 
 def error_of(error_reason: str = "") -> ServiceError:

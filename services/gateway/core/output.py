@@ -86,6 +86,19 @@ class Output:
             assembler.end(reason, error_reason)
         self.wake()
 
+    def end_in_silence(self, reason: FinishReason) -> None:
+        """End what runs, for reasons of our own: readers hear of it once nobody can say otherwise."""
+        for assembler in self.choices:
+            if assembler.finish_reason is None:
+                assembler.end(reason)
+                assembler.silent = True
+
+    def speak(self) -> None:
+        """Let readers hear of every end."""
+        for assembler in self.choices:
+            assembler.silent = False
+        self.wake()
+
     def adopt(self, verdict: Verdict) -> None:
         """End every choice as its owner closed it."""
         for choice, kept, reason in zip(self.choices, verdict.output_tokens, verdict.reasons, strict=False):

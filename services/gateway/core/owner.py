@@ -63,7 +63,9 @@ class Owner(Life):
         """Do what is due."""
         for name in [name for name, when in self._timers.items() if when <= now]:
             self._timers.pop(name, None)
-            if name == "terminal":
+            if name == "terminal" and self._adrift and self.held(now):
+                self._await_terminal(now)  # meanwhile others may see what we do not
+            elif name == "terminal":
                 self._conclude(FinishReason.INCOMPLETE, now)
             else:
                 self._stop(FinishReason.DEADLINE if name == "deadline" else FinishReason.CANCELLED, now)
@@ -72,30 +74,32 @@ class Owner(Life):
 
     def opened_done(self, now: float) -> None:
         """`opened` is durable."""
-        if not self.ended and not self.opened:
+        self._durable = True
+        if self.ended:
+            return
+        if self._known:
+            self._open(now)
+        else:
+            self._announce()
+        self._advance(now)
+
+    def open_heard(self, owner_epoch: int, now: float) -> None:
+        """The scheduler knows that callers are told: now they may be."""
+        if not (self.ended or self._known or self._given_up) and owner_epoch == self.owner_epoch:
+            self._known = True
             self._open(now)
             self._advance(now)
 
     def opened_failed(self, error: ServiceError, now: float) -> None:
-        """`opened` cannot be written, or the request is not ours to open: nobody pays."""
-        if not self.ended and not self.owning:
-            self._emit(Detach(self.request_id))
-            self._end(error, now)
-        elif not self.ended:
-            self._emit(Cancel(self.request_id, FinishReason.CANCELLED))
-            void = outcome.void(len(self.choices), error.reason)
-            self._emit(Settle(self.request_id, self.owner_epoch, void))
-            self._end(error, now)
-
-    def opened_in_vain(self, error: ServiceError, now: float) -> None:
-        """Others may have been told of what callers here must not be: it has a row, and fails for all."""
-        if self.ended or not self.owning:
-            self.opened_failed(error, now)
+        """`opened` cannot be written, or the request is not ours to open: nobody pays unless others know."""
+        if self.ended:
             return
-        self._account.void, self._account.failure = True, error
-        self._emit(Cancel(self.request_id, FinishReason.ERROR))
-        self._conclude(FinishReason.ERROR, now, error)
-        self.opened_done(now)
+        if self._known or not self.owning:
+            self._emit(Detach(self.request_id))
+        else:
+            self._emit(Cancel(self.request_id, FinishReason.CANCELLED))
+            self._emit(Settle(self.request_id, self.owner_epoch, outcome.void(len(self.choices))))
+        self._end(error, now)
 
     def closed_done(self, now: float) -> None:
         """`closed` is durable; it is ours to tell if nobody else can have closed meanwhile."""
@@ -107,12 +111,14 @@ class Owner(Life):
             self._advance(now)
             return
         verdict = account.judge(self.order, self.output, now)
-        self._emit(Settle(self.request_id, epoch, verdict))
         self._meter.ended(verdict.closed)
         if self.held(now):
-            self._end(account.error(verdict), now, certain=True)
+            self._emit(Settle(self.request_id, epoch, verdict))
+            self._end(self._given_up or account.error(verdict), now, certain=self.opened)
         else:
-            self._end(outcome.ownership_lost(), now)
+            # Who followed it may have seen more than we did: whoever owns it next closes it for good.
+            self._emit(Detach(self.request_id))
+            self._end(self._given_up or outcome.ownership_lost(), now)
 
     # The lane: what the scheduler says
 
@@ -128,9 +134,12 @@ class Owner(Life):
     def refused(self, error: ServiceError, now: float) -> None:
         """Not taken: a refusal before acceptance, an end after."""
         if not self._accepted:
-            self._end(error, now)
+            # Our first try was accepted after all, and given up: nobody was told of it.
+            self._end(outcome.no_scheduler() if error.field == "request_id" else error, now)
         elif not self.owning:
             self._end(outcome.ownership_lost(), now)
+        elif not self._known:
+            self._give_up(error, now)
         elif error.reason in _UNKNOWN:
             self._lease = None  # whoever closed it says how it ended
             self._conclude(FinishReason.INCOMPLETE, now)
@@ -195,6 +204,9 @@ class Owner(Life):
     def settled(self, verdict: Verdict, now: float) -> None:
         """The request is closed, by its owner or in its place."""
         if self.ended:
+            return
+        if not self._known:
+            self._end(self._given_up or outcome.no_scheduler(), now)  # closed in our place, before its time
             return
         if not self.opened:
             self._open(now)

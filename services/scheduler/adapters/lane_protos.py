@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tokenloom.api.inference.v1 import inference_pb2
 
 Member = TypeVar("Member", bound=enum.IntEnum)
-NOT_KEPT = ("output", "deadline_us", "owner_epoch")  # of a submission: true at one moment only
+NOT_KEPT = ("output", "deadline_us", "owner_epoch", "opened")  # of a submission: true at one moment only
 
 
 def request(submit: scheduler_pb2.Submit, now: float) -> Request:
@@ -77,7 +77,9 @@ def _output(record: scheduler_pb2.ChoiceRecord) -> Output:
     )
 
 
-def order(submit: scheduler_pb2.Submit, runtime_revision: str, now: float, wall: float) -> Order:
+def order(
+    submit: scheduler_pb2.Submit, runtime_revision: str, now: float, wall: float, *, opened: bool = True
+) -> Order:
     """Read what is kept of a submission."""
     spec = scheduler_pb2.Submit()
     spec.CopyFrom(submit)
@@ -96,6 +98,7 @@ def order(submit: scheduler_pb2.Submit, runtime_revision: str, now: float, wall:
         deadline=_deadline(submit, now),
         resume_lease_s=submit.resume_lease_us / 1e6,
         owner_epoch=submit.owner_epoch,
+        opened=opened,
     )
 
 

@@ -39,5 +39,18 @@ def verdict_on(record: Record, owner_epoch: int, now: float) -> Verdict:
     )
 
 
+def void(record: Record, owner_epoch: int, now: float) -> Verdict:
+    """Judge a request of which nobody was told: it ends with nothing, and nobody pays."""
+    nothing = len(record.choices)
+    return Verdict(
+        owner_epoch=owner_epoch,
+        finish_reason=FinishReason.ERROR,
+        output_tokens=(0,) * nothing,
+        total_us=_us(now - record.order.accepted_at),
+        error_reason="NEVER_OPENED",
+        choice_reasons=(FinishReason.ERROR,) * nothing,
+    )
+
+
 def _us(seconds: float) -> int:
     return round(seconds * 1e6)

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kit.errors import Code, ServiceError, invalid
-from services.scheduler.core.closing import Closing, verdict_on
+from services.scheduler.core.closing import Closing, verdict_on, void
 from services.scheduler.core.messages import Capacity, FinishReason, Output, Request, State
 from services.scheduler.core.notices import Attached, Granted, Notice, Settled
 from services.scheduler.core.ownership import Ownership, Promotion, Takeover, same_gateway
+from services.scheduler.core.records import not_found
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,15 +97,28 @@ class Desk:
         self._collect(now, told=False)
         self.lanes[order.model_version].submit(request, now)
         self.records.open(order, request.output or (Output(),) * request.n)
+        # Nobody comes back to a request that nobody was told of.
+        resume_lease_s = order.resume_lease_s if order.opened else 0.0
         return self.ownership.grant(
-            order.request_id, stream, above=order.owner_epoch, resume_lease_s=order.resume_lease_s
+            order.request_id, stream, above=order.owner_epoch, resume_lease_s=resume_lease_s
         )
+
+    def open(self, stream: str, request_id: int, owner_epoch: int) -> None:
+        """Note that callers are told of a request from now on; a stale ownership's word changes nothing."""
+        record = self.records.get(request_id)
+        if record is None or not self._speaks(stream, request_id, owner_epoch):
+            return
+        record.opened = True
+        self.ownership.keep(request_id, record.order.resume_lease_s)
 
     def attach_stream(
         self, stream: str, request_id: int, tenant_id: str, now: float, *, above: int = 0
     ) -> None:
         """Tell a stream all there is of a request and let it follow, or own what nobody owns; or refuse."""
         record = self.records.find(request_id, tenant_id)
+        owned = above > 0 and self.owns(stream, request_id)
+        if not (record.opened or record.verdict is not None or owned):
+            raise not_found()  # nobody was told of it but its owner
         if record.wire_bytes() > MOST_ATTACHED_BYTES:
             message = "the output is too large to be sent again"
             raise ServiceError(Code.FAILED_PRECONDITION, "RESULT_EXPIRED", message)
@@ -158,6 +172,9 @@ class Desk:
         holder = self.ownership.owner_of(request_id)
         return holder is not None and same_gateway(holder, stream)
 
+    def _speaks(self, stream: str, request_id: int, owner_epoch: int) -> bool:
+        return self.owns(stream, request_id) and self.ownership.epoch_of(request_id) == owner_epoch
+
     def state(self, record: Record) -> State:
         """Tell how far a request is: queued until its first prefill step, finished once ended or closed."""
         if record.end is not None or record.verdict is not None:
@@ -168,7 +185,7 @@ class Desk:
 
     def settle(self, stream: str, request_id: int, verdict: Verdict, now: float) -> None:
         """Take the owner's verdict; one of a stale ownership, or of another gateway, changes nothing."""
-        if not self.owns(stream, request_id) or self.ownership.epoch_of(request_id) != verdict.owner_epoch:
+        if not self._speaks(stream, request_id, verdict.owner_epoch):
             return
         self.cancel(request_id, now)
         self._collect(now)
@@ -254,7 +271,7 @@ class Desk:
         record = self.records.get(request_id)
         assert record is not None
         _count(self.tally.takeovers, record)
-        verdict = verdict_on(record, owner_epoch, now)
+        verdict = (verdict_on if record.opened else void)(record, owner_epoch, now)
         self.records.settle(request_id, verdict, now)
         return Closing(record, verdict)
 

@@ -127,6 +127,10 @@ class Ownership:
         holding.resume_lease_s = resume_lease_s
         return self._give(request_id, holding, stream, above)
 
+    def keep(self, request_id: int, resume_lease_s: float) -> None:
+        """Let a request wait for so long for an owner, once it has none."""
+        self._holdings[request_id].resume_lease_s = resume_lease_s
+
     def attach(self, request_id: int, stream: str, above: int = 0) -> int:
         """Let a stream follow a request that is not settled; return the epoch if it owns it, else 0.
 

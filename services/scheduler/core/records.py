@@ -44,6 +44,7 @@ class Order:
     deadline: float | None = None  # monotonic seconds
     resume_lease_s: float = 0.0  # how long it lives on without an owner
     owner_epoch: int = 0  # highest epoch of an earlier ownership
+    opened: bool = True  # callers were told of it, or may be without another word
 
 
 @dataclass(slots=True)
@@ -90,11 +91,12 @@ class Record:
     first_token_at: float | None = None
     end: RequestEnded | None = None
     verdict: Verdict | None = None
+    opened: bool = True  # callers may have been told of it
 
     def copy(self) -> Record:
         """Return what it is now."""
         choices = [choice.copy() for choice in self.choices]
-        return Record(self.order, choices, self.first_token_at, self.end, self.verdict)
+        return Record(self.order, choices, self.first_token_at, self.end, self.verdict, self.opened)
 
     def wire_bytes(self) -> int:
         """Return the most bytes that a message with this record takes."""
@@ -133,7 +135,7 @@ class Records:
             ChoiceLog(array("i", one.token_ids), list(one.logprobs), one.finish_reason, one.error_reason)
             for one in output
         ]
-        record = Record(order, choices)
+        record = Record(order, choices, opened=order.opened)
         if any(choice.token_ids for choice in choices):
             record.first_token_at = order.accepted_at
         self._records[order.request_id] = record
@@ -152,7 +154,7 @@ class Records:
             raise ServiceError(
                 Code.FAILED_PRECONDITION, "RESULT_EXPIRED", f"results are kept for {self._retention_s:g} s"
             )
-        raise ServiceError(Code.NOT_FOUND, "NOT_FOUND", "no such request")
+        raise not_found()
 
     def unsettled(self) -> list[Record]:
         """Return the records that still have an owner."""
@@ -206,3 +208,8 @@ class Records:
         self._tombstones[record.order.request_id] = record.order.tenant_id
         if len(self._tombstones) > TOMBSTONES:
             del self._tombstones[next(iter(self._tombstones))]
+
+
+def not_found() -> ServiceError:
+    """The refusal of an id that the tenant cannot know."""
+    return ServiceError(Code.NOT_FOUND, "NOT_FOUND", "no such request")

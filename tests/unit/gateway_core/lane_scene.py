@@ -13,6 +13,7 @@ from services.gateway.core.lane_messages import (
     Granted,
     Heartbeat,
     HeartbeatAck,
+    Open,
     RequestEnd,
     Step,
     Submit,
@@ -46,7 +47,8 @@ class Scene:
     def __init__(self, *, journal=True, resubmit_s=5.0):
         self.now = 100.0
         self.book = LaneBook("g", resubmit_s=resubmit_s)
-        self.said, self.effects = [], []
+        self.said, self.effects, self.opens = [], [], []
+        self.opening = True  # the scheduler answers `open` at once
         self.journal = journal  # answers at once
         self.owner = None
         self.reader = None
@@ -60,8 +62,7 @@ class Scene:
         while True:
             effects = self.book.take_effects()
             message = self.book.next_message(self.now)
-            if message is not None and not isinstance(message, Heartbeat):
-                self.said.append(message)
+            self.write(message)
             for owner, effect in effects:
                 self.effects.append(effect)
                 if self.journal and isinstance(effect, AppendOpened):
@@ -71,6 +72,16 @@ class Scene:
             if not effects and message is None:
                 return
 
+    def write(self, message):
+        """Keep what is said; `open` is heard at once."""
+        if isinstance(message, Open):
+            self.opens.append(message)
+        elif isinstance(message, Heartbeat) and self.opens and self.opening:
+            self.book.hear(HeartbeatAck(message.sequence), self.now)
+            self.opens.clear()
+        elif message is not None and not isinstance(message, Heartbeat):
+            self.said.append(message)
+
     def wait(self, seconds, *, heard=True):
         """Time passes, with heartbeats that are heard or are not."""
         end = self.now + seconds
@@ -78,9 +89,8 @@ class Scene:
             self.now = min(end, max(self.now, self.book.next_timer()))
             self.book.tick(self.now)
             while message := self.book.next_message(self.now):
-                if not isinstance(message, Heartbeat):
-                    self.said.append(message)
-                elif heard:
+                self.write(message)
+                if isinstance(message, Heartbeat) and heard:
                     self.book.hear(HeartbeatAck(message.sequence), self.now)
             self.pump()
 

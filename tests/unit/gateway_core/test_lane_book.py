@@ -328,12 +328,13 @@ def test_heartbeats_that_are_answered_keep_the_lease(running):
 
 def test_a_heartbeat_leaves_every_third_of_the_lease(scene):
     sent = []
+    assert scene.book.next_timer() == pytest.approx(100.0 + 10.0 / 3)
     for _ in range(3):
         scene.now = scene.book.next_timer()
         scene.book.tick(scene.now)
         sent.append((scene.now, scene.book.next_message(scene.now)))
-        scene.book.hear(HeartbeatAck(len(sent)), scene.now)
-    assert [message for _, message in sent] == [Heartbeat(1), Heartbeat(2), Heartbeat(3)]
+        scene.book.hear(HeartbeatAck(len(sent) + 1), scene.now)
+    assert [message for _, message in sent] == [Heartbeat(2), Heartbeat(3), Heartbeat(4)]
     assert sent[2][0] == pytest.approx(110.0)
 
 

@@ -59,21 +59,6 @@ def test_an_opened_that_cannot_be_written_cancels_and_refuses(slow):
     assert slow.book.owners == {}
 
 
-@pytest.mark.parametrize("ended", [False, True])
-def test_what_others_may_have_been_told_of_and_callers_must_not_has_a_row_and_bills_nothing(slow, ended):
-    slow.submit()
-    slow.accept()
-    slow.token(300)
-    if ended:  # before its key could be confirmed
-        slow.end()
-    slow.do("opened_in_vain", FULL)
-    assert kinds(slow) == [AppendOpened, AppendClosed]
-    slow.do("closed_done")
-    assert slow.last(Refuse).error is FULL
-    assert (slow.owner.closed.finish_reason, slow.owner.closed.billable_tokens) == (FinishReason.ERROR, 0)
-    assert slow.last(Settle).verdict.error_reason == FULL.reason
-
-
 @pytest.mark.parametrize("end", ["lost", "leave", "shut_down"])
 def test_whatever_happens_between_acceptance_and_opened_there_is_one_row_in_order(slow, end):
     slow.submit()

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LaneRequest(_message.Message):
-    __slots__ = ("hello", "submit", "cancel", "settle", "heartbeat", "attach", "detach")
+    __slots__ = ("hello", "submit", "cancel", "settle", "heartbeat", "attach", "detach", "open")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class LaneRequest(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     DETACH_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     submit: Submit
     cancel: Cancel
@@ -24,7 +25,8 @@ class LaneRequest(_message.Message):
     heartbeat: Heartbeat
     attach: Attach
     detach: Detach
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., detach: _Optional[_Union[Detach, _Mapping]] = ...) -> None: ...
+    open: Open
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., detach: _Optional[_Union[Detach, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ...) -> None: ...
 
 class LaneResponse(_message.Message):
     __slots__ = ("welcome", "accepted", "refused", "step", "attached", "granted", "settled", "heartbeat_ack")
@@ -47,10 +49,12 @@ class LaneResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., step: _Optional[_Union[LaneStep, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., settled: _Optional[_Union[Settle, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("gateway_id",)
+    __slots__ = ("gateway_id", "says_open")
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    SAYS_OPEN_FIELD_NUMBER: _ClassVar[int]
     gateway_id: str
-    def __init__(self, gateway_id: _Optional[str] = ...) -> None: ...
+    says_open: bool
+    def __init__(self, gateway_id: _Optional[str] = ..., says_open: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("scheduler_epoch", "lease_us")
@@ -61,7 +65,7 @@ class Welcome(_message.Message):
     def __init__(self, scheduler_epoch: _Optional[int] = ..., lease_us: _Optional[int] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "tenant_id", "model_version", "tokenizer_version", "prompt_token_ids", "max_output_tokens", "deadline_us", "n", "sampling", "stop_token_ids", "priority", "text_spec", "owner_epoch", "resume_lease_us", "resume", "output")
+    __slots__ = ("request_id", "tenant_id", "model_version", "tokenizer_version", "prompt_token_ids", "max_output_tokens", "deadline_us", "n", "sampling", "stop_token_ids", "priority", "text_spec", "owner_epoch", "resume_lease_us", "resume", "output", "opened")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +82,7 @@ class Submit(_message.Message):
     RESUME_LEASE_US_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     tenant_id: str
     model_version: str
@@ -94,7 +99,16 @@ class Submit(_message.Message):
     resume_lease_us: int
     resume: bool
     output: _containers.RepeatedCompositeFieldContainer[ChoiceRecord]
-    def __init__(self, request_id: _Optional[int] = ..., tenant_id: _Optional[str] = ..., model_version: _Optional[str] = ..., tokenizer_version: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., max_output_tokens: _Optional[int] = ..., deadline_us: _Optional[int] = ..., n: _Optional[int] = ..., sampling: _Optional[_Union[_worker_pb2.Sampling, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[_Union[_inference_pb2.Priority, str]] = ..., text_spec: _Optional[bytes] = ..., owner_epoch: _Optional[int] = ..., resume_lease_us: _Optional[int] = ..., resume: _Optional[bool] = ..., output: _Optional[_Iterable[_Union[ChoiceRecord, _Mapping]]] = ...) -> None: ...
+    opened: bool
+    def __init__(self, request_id: _Optional[int] = ..., tenant_id: _Optional[str] = ..., model_version: _Optional[str] = ..., tokenizer_version: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., max_output_tokens: _Optional[int] = ..., deadline_us: _Optional[int] = ..., n: _Optional[int] = ..., sampling: _Optional[_Union[_worker_pb2.Sampling, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[_Union[_inference_pb2.Priority, str]] = ..., text_spec: _Optional[bytes] = ..., owner_epoch: _Optional[int] = ..., resume_lease_us: _Optional[int] = ..., resume: _Optional[bool] = ..., output: _Optional[_Iterable[_Union[ChoiceRecord, _Mapping]]] = ..., opened: _Optional[bool] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("request_id", "owner_epoch")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    owner_epoch: int
+    def __init__(self, request_id: _Optional[int] = ..., owner_epoch: _Optional[int] = ...) -> None: ...
 
 class Attach(_message.Message):
     __slots__ = ("request_id", "tenant_id", "owner_epoch")

@@ -1,0 +1,116 @@
+"""When callers are told: of a request once the scheduler knows of that, of its end once it is certain."""
+
+from kit.errors import invalid
+from services.gateway.core.effects import Refuse
+from services.gateway.core.lane_book import LaneBook
+from services.gateway.core.lane_messages import Heartbeat, HeartbeatAck, Open, Refused, Submit, Welcome
+from services.gateway.core.outcome import void
+from tests.unit.gateway_core.lane_scene import LEASE_S, Scene
+
+
+def test_however_long_a_scheduler_took_to_welcome_us_its_lease_is_a_whole_one():
+    book = LaneBook("g")
+    book.hello(100.0)
+    book.welcome(Welcome(1, LEASE_S), 107.0)
+    first = book.next_message(107.0)
+    assert first == Heartbeat(1)
+    book.hear(HeartbeatAck(1), 107.1)
+    assert book.lease.held(114.0)
+
+
+def quiet():
+    """A scene in which nobody answers `open`."""
+    scene = Scene()
+    scene.opening = False
+    scene.submit()
+    scene.accept()
+    return scene
+
+
+def kinds(scene):
+    return [type(effect).__name__ for effect in scene.effects]
+
+
+def test_callers_are_told_once_the_scheduler_is_proven_to_know():
+    scene = quiet()
+    assert scene.opens == [Open(7, 1)]
+    assert kinds(scene) == ["AppendOpened"]
+    scene.wait(4.0)
+    assert kinds(scene) == ["AppendOpened", "Opened"]
+
+
+def test_on_another_stream_the_scheduler_is_told_again_and_callers_once():
+    scene = quiet()
+    scene.cut()
+    scene.welcome(1)
+    scene.attached(epoch=2)
+    assert scene.opens == [Open(7, 1), Open(7, 2)]
+    scene.wait(4.0)
+    assert kinds(scene).count("Opened") == 1
+
+
+def test_another_scheduler_is_told_that_callers_were_told():
+    scene = Scene()
+    scene.submit()
+    scene.accept()
+    scene.cut()
+    scene.welcome(2)
+    assert scene.last(Submit).opened
+    scene = quiet()
+    scene.cut()
+    scene.welcome(2)
+    assert not scene.last(Submit).opened
+    scene.accept(2)
+    assert scene.opens == [Open(7, 1), Open(7, 2)]
+
+
+def test_without_a_scheduler_nobody_was_told_and_the_row_bills_nothing():
+    scene = quiet()
+    scene.token(300)
+    scene.cut()
+    scene.wait(5.1)
+    assert kinds(scene) == ["AppendOpened", "AppendClosed", "Refuse"]
+    assert scene.last(Refuse).error.reason == "NO_CAPACITY"
+    (closing,) = scene.closings()
+    assert (closing.closed.output_tokens, closing.closed.billable_tokens) == (0, 0)
+    assert scene.book.owners == {}
+
+
+def test_a_request_that_was_closed_in_our_place_before_anybody_was_told_is_refused():
+    scene = quiet()
+    scene.cut()
+    scene.welcome(1)
+    scene.attached(verdict=void(1))
+    assert kinds(scene) == ["AppendOpened", "Refuse"]
+
+
+def test_a_first_try_that_was_accepted_after_all_is_no_fault_of_the_callers():
+    scene = Scene()
+    scene.submit()
+    scene.hear(Refused(7, invalid("request_id", "must be a fresh positive number")))
+    assert scene.last(Refuse).error.reason == "NO_CAPACITY"
+
+
+def test_without_the_lease_the_verdict_is_left_to_the_next_owner():
+    scene = Scene(journal=False)
+    scene.submit()
+    scene.accept()
+    scene.do("opened_done")
+    scene.token(300)
+    scene.end()
+    scene.now += LEASE_S
+    scene.do("closed_done")
+    assert scene.kinds() == ["Submit", "Detach"]
+    assert scene.owner.error.reason == "OWNERSHIP_LOST"
+
+
+def test_an_end_of_our_own_is_told_once_it_is_certain():
+    scene = Scene(resubmit_s=1.0)
+    scene.submit(stop=("zz",))
+    scene.accept()
+    scene.token(*scene.ids("z"))
+    scene.cut()
+    scene.wait(1.1)  # no scheduler came back: it ends here, and may have gone on there
+    assert scene.owner.error.reason == "OWNERSHIP_LOST"
+    (piece,) = scene.reader.take(scene.now)
+    assert (piece.text, piece.finish_reason) == ("", None)
