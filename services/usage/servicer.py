@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from services.usage.core.ledger import Row
     from tokenloom.api.inference.v1 import inference_pb2
 
-_MAX_SECONDS = 253_402_300_800
+_SECONDS = range(-62_135_596_800, 253_402_300_800)  # of the years 1 to 9999
 _COPIED = ("request_id", "tenant_id", "model_version", "tokenizer_version", "adapter", "runtime_revision")
 _COUNTED = ("input_tokens", "cached_tokens", "output_tokens", "billable_tokens")
 _TIMED = ("queue_ms", "ttft_ms", "total_ms")
@@ -56,7 +56,7 @@ def _microseconds(request: usage_pb2.ListUsageRequest, name: str) -> int | None:
     if not request.HasField(name):
         return None
     time = getattr(request, name)
-    if not (abs(time.seconds) < _MAX_SECONDS and 0 <= time.nanos < 10**9):
+    if not (time.seconds in _SECONDS and 0 <= time.nanos < 10**9):
         raise invalid(name, "must be a time between the years 1 and 9999")
     return int(time.ToMicroseconds())
 

@@ -131,6 +131,7 @@ async def test_bad_fields_are_refused_by_name_over_grpc(usage):
         "page_token": {"page_token": "x"},
     }
     bad["start_time"] = {"start_time": {"seconds": 2**62}}
+    bad["end_time"] = {"end_time": {"seconds": -62_135_596_801}}  # the year before 1
     for field, change in bad.items():
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             await listed(usage, "acme", **change)
