@@ -41,8 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def fuzz(request: pytest.FixtureRequest) -> Fuzzer:
     """Runs checks on generated cases and tells how to repeat the ones that fail."""
     tally = _tallies[request.node.name] = Tally()
-    where = request.node.nodeid
-    return Fuzzer(where, tally, seed=_SEED, scale=_SCALE)
+    return Fuzzer(request.node.name, tally, seed=_SEED, scale=_SCALE)
 
 
 @pytest.fixture(scope="session")

@@ -29,9 +29,9 @@ class Tally:
 class Fuzzer:
     """Checks generated cases: `cases` of them at scale 1."""
 
-    def __init__(self, node_id: str, tally: Tally, *, seed: int, scale: int) -> None:
+    def __init__(self, name: str, tally: Tally, *, seed: int, scale: int) -> None:
         self.tally = tally
-        self._node_id, self._seed, self._scale = node_id, seed, scale
+        self._name, self._seed, self._scale = name, seed, scale
 
     def __call__(self, strategy: SearchStrategy[T], check: Callable[[T], object], cases: int) -> None:
         """Run `check` on every case; one that raises is shrunk and reported with its replay."""
@@ -40,7 +40,8 @@ class Fuzzer:
             try:
                 self._run(strategy, check, batch)
             except BaseException as error:
-                replay = f'make fuzz FUZZ_SEED={batch} FUZZ_SCALE=1 ARGS="{self._node_id}"'
+                # The whole folder is collected again: constants of every loaded module are tried as values.
+                replay = f'make fuzz FUZZ_SEED={batch} FUZZ_SCALE=1 ARGS="tests/fuzz -k {self._name}"'
                 error.add_note(f"replay: {replay}")
                 raise
 
