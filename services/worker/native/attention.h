@@ -12,6 +12,7 @@ namespace loom {
 
 constexpr int kSegment = 256;
 constexpr int kQueryTile = 24;  // rows (token, head) that are computed together
+constexpr int kMostHeadDim = 512;
 
 struct AttentionShape {
   int head_dim = 0, page_size = 0, kv_heads = 0;
@@ -70,9 +71,9 @@ template <typename T>
 struct AttentionScratch {
   alignas(64) float scores[kQueryTile][kSegment];
   alignas(64) T weights[kQueryTile][kSegment];
-  alignas(64) T queries[kQueryTile * 512];
-  alignas(64) float sums[kQueryTile * 512];
-  alignas(64) float part[kQueryTile * 512];
+  alignas(64) T queries[kQueryTile * kMostHeadDim];
+  alignas(64) float sums[kQueryTile * kMostHeadDim];
+  alignas(64) float part[kQueryTile * kMostHeadDim];
   float largest[kQueryTile], total[kQueryTile];
 };
 

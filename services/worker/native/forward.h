@@ -134,7 +134,7 @@ class Forward {
     if (!step_.shared_tokens.empty() && !by_token(walk, (int)step_.shared_tokens.size(), [&](int at) {
           const int token = step_.shared_tokens[at];
           const int row = row_of(token);
-          for (int head = 0; head < shape_.heads; head++) turn(layer, token, head, kQueryNorm);
+          for (int head = 0; head < shape_.heads; head++) turn(layer, token, head_of(token, head), kQueryNorm);
           for (int head = 0; head < shape_.kv_heads; head++) write(index, row, token, head);
         }))
       return false;
@@ -159,12 +159,12 @@ class Forward {
     for (int r = 0; r < tile.count; r++) {
       const int token = first_token + (tile.first + r) / group;
       const int head = tile.kv_head * group + (tile.first + r) % group;
-      if (single) turn(layer, token, head, kQueryNorm);
-      put_query(&scratch->queries[r * dim], &space_.qkv[(size_t)token * qkv_stride_ + head * dim]);
+      if (single) turn(layer, token, head_of(token, head), kQueryNorm);
+      put_query(&scratch->queries[r * dim], head_of(token, head));
       const int end = (int)input_.positions[token] + 1;
       spans[r] = {layer.window ? std::max(0, end - layer.window) : 0, end};
     }
-    alignas(64) static thread_local float out[kQueryTile * 512];
+    alignas(64) static thread_local float out[kQueryTile * kMostHeadDim];
     attend(*scratch, kv, tile.count, spans, out);
     const int width = (int)up_to(shape_.heads * dim, kMultiple);
     for (int r = 0; r < tile.count; r++) {
@@ -290,10 +290,13 @@ class Forward {
     return {pool, input_.page_tables + (size_t)row * input_.table_width, attention_, head};
   }
 
+  float* head_of(int token, int head) const {
+    return &space_.qkv[(size_t)token * qkv_stride_ + head * shape_.head_dim];
+  }
+
   // Norm and rotate one query or key head where it lies.
-  void turn(const Layer& layer, int token, int head, VectorKind kind) const {
+  void turn(const Layer& layer, int token, float* numbers, VectorKind kind) const {
     const int dim = shape_.head_dim, half = dim / 2;
-    float* numbers = &space_.qkv[(size_t)token * qkv_stride_ + head * dim];
     if (const float* weight = layer.vector(kind)) {
       const float scale = scale_of(numbers, dim);
       for (int i = 0; i < dim; i += kLanes) store(numbers + i, load(numbers + i) * scale * load(weight + i));
@@ -315,9 +318,12 @@ class Forward {
 
   void write(int index, int row, int token, int head) const {
     const int dim = shape_.head_dim;
-    turn(layers_[index], token, shape_.heads + head, kKeyNorm);
-    const float* key = &space_.qkv[(size_t)token * qkv_stride_ + (shape_.heads + head) * dim];
-    write_kv(paged(index, row, head), (int)input_.positions[token], key, key + shape_.kv_heads * dim);
+    // A copy is turned: where a KV head has more queries than a tile, each of its tiles comes here.
+    alignas(64) float key[kMostHeadDim];
+    std::memcpy(key, head_of(token, shape_.heads + head), dim * sizeof(float));
+    turn(layers_[index], token, key, kKeyNorm);
+    const float* value = head_of(token, shape_.heads + shape_.kv_heads + head);
+    write_kv(paged(index, row, head), (int)input_.positions[token], key, value);
   }
 
   void put_query(T* to, const float* from) const {

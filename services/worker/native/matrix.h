@@ -152,9 +152,14 @@ class Rows {
 
  private:
   void put_group(int row, int group, int8_t* to, const float* values) {
-    Vec largest = Vec{};
-    for (int k = 0; k < kGroup; k += kLanes) largest = larger(magnitude(load(values + k)), largest);
-    const float high = most(largest);
+    // As integers, sizes keep their order, and NaN is above all of them.
+    Ints largest = Ints{};
+    for (int k = 0; k < kGroup; k += kLanes) {
+      const Ints size = (Ints)magnitude(load(values + k));
+      largest = (largest & (largest > size)) | (size & ~(largest > size));
+    }
+    const int32_t bits = most(largest);
+    const float high = load_as<float>(&bits);
     const float inverse = high > 0 ? 127 / high : 0;
     Ints total = Ints{};
     for (int k = 0; k < kGroup; k += kLanes) {
@@ -164,13 +169,9 @@ class Rows {
       const Bytes bytes = __builtin_convertvector(value, Bytes);
       std::memcpy(to + k, &bytes, sizeof(bytes));
     }
-    int32_t sum = 0;
-    for (int i = 0; i < kLanes; i++) sum += total[i];
-    // A NaN anywhere must reach the sum: the maximum skips it.
-    bool sound = true;
-    for (int k = 0; k < kGroup; k++) sound &= values[k] - values[k] == 0;
-    scales_[(size_t)row * groups() + group] = sound ? high / 127 : std::numeric_limits<float>::quiet_NaN();
-    offsets_[(size_t)row * groups() + group] = -128 * sum;
+    const size_t at = (size_t)row * groups() + group;
+    scales_[at] = high / 127;
+    offsets_[at] = -128 * sum(total);
   }
 
   Format format_ = Format::kFloat;

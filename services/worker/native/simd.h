@@ -53,21 +53,42 @@ inline Vec fma(Vec a, Vec b, Vec c) {
 
 inline Vec magnitude(Vec a) { return (Vec)((Ints)a & 0x7fffffff); }
 
-// Sums and maxima over lanes run in one fixed order.
-inline float sum(Vec a) {
-  float lane[kLanes];
-  store(lane, a);
+// Over lanes, in one fixed order.
+template <typename Number, typename Lanes, typename Join>
+Number fold(Lanes a, const Join& join) {
+  Number lane[kLanes];
+  std::memcpy(lane, &a, sizeof(lane));
   for (int half = kLanes / 2; half; half /= 2)
-    for (int i = 0; i < half; i++) lane[i] += lane[i + half];
+    for (int i = 0; i < half; i++) lane[i] = join(lane[i], lane[i + half]);
   return lane[0];
 }
 
+inline float sum(Vec a) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps(a);
+#else
+  return fold<float>(a, [](float x, float y) { return x + y; });
+#endif
+}
+
+inline int32_t sum(Ints a) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_epi32((__m512i)a);
+#else
+  return fold<int32_t>(a, [](int32_t x, int32_t y) { return x + y; });
+#endif
+}
+
 inline float most(Vec a) {
-  float lane[kLanes];
-  store(lane, a);
-  for (int half = kLanes / 2; half; half /= 2)
-    for (int i = 0; i < half; i++) lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
-  return lane[0];
+  return fold<float>(a, [](float x, float y) { return x > y ? x : y; });
+}
+
+inline int32_t most(Ints a) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_epi32((__m512i)a);
+#else
+  return fold<int32_t>(a, [](int32_t x, int32_t y) { return x > y ? x : y; });
+#endif
 }
 
 inline Ints rounded(Vec a) {

@@ -1,0 +1,268 @@
+"""The native kernels against torch, and what happens where there are none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from kit import artifacts
+from services.worker.engine import EngineConfig, EngineError, load_engine
+from services.worker.engine.batch import Batch
+from services.worker.engine.native import build, library
+from tests.unit.worker.engine_driver import (
+    DATA,
+    TINY,
+    TINY_CONFIG,
+    Driver,
+    all_logprobs,
+    cases_of,
+    check_against,
+    needs_native,
+    prompt_of,
+    reseal,
+    seal,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DENSE = ("gemma3", "llama3-rope", "mistral-window", "qwen2", "qwen3")
+NATIVE = replace(TINY_CONFIG, kernels="native", threads=2)
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+}
+GEMMA = LLAMA | {
+    "architectures": ["Gemma3ForCausalLM"],
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 40,
+    "sliding_window": 37,
+    "sliding_window_pattern": 2,
+    "attn_logit_softcapping": 3.0,
+    "final_logit_softcapping": 5.0,
+}
+# Widths that fill no block, group or tile; KV heads of one query, of five, and of more than a tile holds.
+SHAPES: dict[str, dict[str, Any]] = {
+    "odd widths": LLAMA
+    | {"hidden_size": 80, "intermediate_size": 72, "head_dim": 48, "heads": (5, 1), "vocab_size": 389},
+    "biases": LLAMA
+    | {"hidden_size": 96, "intermediate_size": 200, "head_dim": 64, "heads": (3, 3), "vocab_size": 384}
+    | {"attention_bias": True, "mlp_bias": True},
+    "many queries a KV head": LLAMA
+    | {"hidden_size": 64, "intermediate_size": 64, "head_dim": 16, "heads": (60, 2), "vocab_size": 400},
+    "wide heads, windows and caps": GEMMA
+    | {"hidden_size": 64, "intermediate_size": 100, "head_dim": 256, "heads": (4, 1), "vocab_size": 500},
+}
+
+
+@pytest.fixture(autouse=True)
+def _native() -> None:
+    needs_native()
+
+
+def random_model(directory: Path, shape: dict[str, Any]) -> Path:
+    """Write an artifact of that shape with random weights."""
+    directory.mkdir()
+    heads, kv_heads = shape["heads"]
+    config = shape | {"num_attention_heads": heads, "num_key_value_heads": kv_heads}
+    hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    random = torch.Generator().manual_seed(5)
+
+    def draw(*size: int) -> torch.Tensor:
+        return torch.randn(*size, generator=random) * (0.1 if len(size) == 1 else size[-1] ** -0.5)
+
+    tensors = {
+        "model.embed_tokens.weight": draw(config["vocab_size"], hidden),
+        "model.norm.weight": 1 + draw(hidden),
+    }
+    tensors["lm_head.weight"] = draw(config["vocab_size"], hidden) * 4
+    norms = ["input_layernorm", "post_attention_layernorm"]
+    if "sliding_window" in config:
+        norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+    sizes = {"q": (heads * dim, hidden), "k": (kv_heads * dim, hidden), "v": (kv_heads * dim, hidden)}
+    sizes |= {
+        "o": (hidden, heads * dim),
+        "gate": (inner, hidden),
+        "up": (inner, hidden),
+        "down": (hidden, inner),
+    }
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}"
+        tensors |= {f"{prefix}.{name}.weight": 1 + draw(hidden) for name in norms}
+        tensors |= {f"{prefix}.self_attn.{name}_norm.weight": 1 + draw(dim) for name in "qk"}
+        for name, size in sizes.items():
+            module = f"{prefix}.{'self_attn' if name in 'qkvo' else 'mlp'}.{name}_proj"
+            tensors |= {f"{module}.weight": draw(*size), f"{module}.bias": draw(size[0])}
+    save_file(tensors, directory / artifacts.WEIGHTS)
+    (directory / artifacts.CONFIG).write_text(json.dumps(config))
+    (directory / artifacts.TOKENIZER).write_text("{}")
+    return reseal(directory)
+
+
+def ragged(engine: Any, counts: list[int], starts: list[int], seed: int = 0) -> Batch:
+    """A batch of random tokens on pages in random order; earlier tokens' KV is what the pool holds."""
+    random = np.random.default_rng(seed)
+    size = engine.page_size
+    contexts = np.array(counts) + np.array(starts)
+    width = -(-int(contexts.max()) // size)
+    tables = random.permutation(engine.page_count)[: len(counts) * width].reshape(len(counts), width)
+    positions = np.concatenate(
+        [np.arange(start, start + count) for start, count in zip(starts, counts, strict=True)]
+    )
+    rows = np.repeat(np.arange(len(counts)), counts)
+    return Batch(
+        token_ids=random.integers(0, engine.vocab_size, len(rows)),
+        positions=positions,
+        cells=tables[rows, positions // size] * size + positions % size,
+        counts=np.array(counts),
+        contexts=contexts,
+        page_tables=tables,
+        sampled=np.arange(len(rows)),
+    )
+
+
+@pytest.mark.parametrize("page_size", [16, 48])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_model_of_any_shape_computes_what_torch_does(tmp_path: Path, shape: str, page_size: int) -> None:
+    artifact = random_model(tmp_path / "model", SHAPES[shape])
+    logits = {}
+    for kernels in ("native", "torch"):
+        config = replace(TINY_CONFIG, kernels=kernels, page_size=page_size, page_count=128, threads=2)
+        engine: Any = load_engine(artifact, config)
+        # Here nothing blanks the pages that a step enters, as torch would need it.
+        engine.pool.data.fill_(torch.nan if kernels == "native" else 0)
+        prompts = ragged(engine, [1, 1, 300, 37, 16], [0, 0, 0, 0, 0])
+        first = engine.forward(prompts).clone()
+        follow = replace(
+            prompts,
+            token_ids=prompts.token_ids[:5],
+            positions=prompts.contexts,
+            counts=np.ones(5, np.int64),
+            contexts=prompts.contexts + 1,
+            cells=prompts.page_tables[np.arange(5), prompts.contexts // page_size] * page_size
+            + prompts.contexts % page_size,
+            sampled=np.arange(5),
+        )
+        logits[kernels] = torch.cat((first, engine.forward(follow)))
+    assert logits["torch"].std() > 0.1
+    assert torch.allclose(logits["native"], logits["torch"], atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("name", DENSE)
+def test_logits_are_the_same_to_the_bit_in_any_batch_and_chunks(
+    tmp_path: Path, name: str, dtype: Any
+) -> None:
+    engine: Any = load_engine(seal(DATA / name, tmp_path / "model"), replace(NATIVE, dtype=dtype))
+    ids = prompt_of(290)
+    seen: list[torch.Tensor] = []
+    inner = engine.forward
+
+    def spied(batch: Batch) -> torch.Tensor:
+        logits: torch.Tensor = inner(batch)
+        mine = [at for at, end in enumerate(np.cumsum(batch.counts)) if batch.contexts[at] == len(ids)]
+        seen.extend(
+            logits[row].clone() for row in np.searchsorted(batch.sampled, np.cumsum(batch.counts)[mine] - 1)
+        )
+        return logits
+
+    engine.forward = spied
+    for chunk, others in ((1 << 30, 0), (64, 0), (7, 3), (33, 20)):
+        driver = Driver(engine, seed=chunk)
+        row = driver.add(ids, 1)
+        for other in range(others):
+            driver.add(prompt_of(10 + 13 * other), 60)
+        while not row.done:
+            driver.step(chunk)
+    assert len(seen) >= 4
+    assert all(torch.equal(each, seen[0]) for each in seen)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_int8_is_close_to_float32(tmp_path: Path, name: str) -> None:
+    artifact = seal(DATA / name, tmp_path / "model")
+    exact, rounded = (load_engine(artifact, replace(NATIVE, dtype=dtype)) for dtype in ("float32", "int8"))  # type: ignore[arg-type]
+    assert rounded.kv_bytes_per_token * 2 == exact.kv_bytes_per_token
+    ids = cases_of(name)[3]["prompt_token_ids"]
+    off = (all_logprobs(rounded, ids) - all_logprobs(exact, ids)).abs()  # type: ignore[arg-type]
+    assert 0 < off.mean() < 0.06
+
+
+@pytest.mark.parametrize(
+    "kind", dict.fromkeys((build.target(), build.targets()[-1])), ids=lambda kind: kind.name
+)
+def test_every_kind_of_processor_computes_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: build.Target
+) -> None:
+    monkeypatch.setattr(build, "target", lambda: kind)
+    library.load.cache_clear()
+    try:
+        engine: Any = load_engine(seal(DATA / "gemma3", tmp_path / "model"), NATIVE)
+        assert f"loom-{kind.name}-" in engine.runtime_revision
+        check_against(engine, cases_of("gemma3"))
+        int8: Any = load_engine(tmp_path / "model", replace(NATIVE, dtype="int8"))
+        ids = cases_of("gemma3")[3]["prompt_token_ids"]
+        assert (all_logprobs(int8, ids) - all_logprobs(engine, ids)).abs().mean() < 0.06
+    finally:
+        library.load.cache_clear()
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_torch_computes_the_reference_where_it_is_asked_for(tmp_path: Path, name: str) -> None:
+    engine: Any = load_engine(seal(DATA / name, tmp_path / "model"), replace(TINY_CONFIG, kernels="torch"))
+    assert engine.runtime_revision.startswith("torch-")
+    check_against(engine, cases_of(name))
+
+
+def test_without_a_compiler_torch_computes_unless_the_native_kernels_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_directories", lambda: (tmp_path / "none",))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    library.load.cache_clear()
+    try:
+        artifact = seal(TINY, tmp_path / "model")
+        assert load_engine(artifact, TINY_CONFIG).runtime_revision.startswith("torch-")
+        for wanted in (NATIVE, replace(TINY_CONFIG, dtype="int8")):
+            with pytest.raises(EngineError, match=r"no C\+\+ compiler is installed"):
+                load_engine(artifact, wanted)
+    finally:
+        library.load.cache_clear()
+
+
+def test_a_failing_compiler_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_directories", lambda: (tmp_path / "libraries",))
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "engine.cpp").write_text("int main( { }\n")
+    monkeypatch.setattr(build, "SOURCES", sources)
+    with pytest.raises(build.NativeError, match=r"failed: .*engine\.cpp:1.* error: "):
+        build.library(replace(build.target(), name="other"))
+    assert not list((tmp_path / "libraries").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "named"), [("qwen3-moe", {}, "experts"), ("qwen2", {"page_size": 8}, "page")]
+)
+def test_what_the_kernels_do_not_cover_is_computed_by_torch(
+    tmp_path: Path, model: str, changes: dict[str, Any], named: str
+) -> None:
+    artifact = seal(DATA / model, tmp_path / "model")
+    assert load_engine(artifact, replace(TINY_CONFIG, **changes)).runtime_revision.startswith("torch-")
+    with pytest.raises(EngineError, match=named):
+        load_engine(artifact, replace(NATIVE, **changes))
+
+
+@pytest.mark.parametrize("fields", [{"kernels": "torch"}, {"device": "cuda"}])
+def test_int8_is_of_the_native_kernels_alone(fields: dict[str, Any]) -> None:
+    with pytest.raises(EngineError, match="int8"):
+        EngineConfig(dtype="int8", **fields)
