@@ -35,7 +35,7 @@ _SAMPLING: dict[str, SearchStrategy[Any]] = {
     "n": st.integers(1, 3),
     "ignore_eos": st.booleans(),
     "priority": st.sampled_from(["interactive", "standard", "batch"]),
-    "deadline_ms": st.sampled_from([1, 50, 60_000, 2**31 - 1]),
+    "deadline_ms": st.sampled_from([1, 5_000, 60_000, 60_000, 2**31 - 1]),
     "resume": st.booleans(),
 }
 
