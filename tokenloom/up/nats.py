@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenloom.up.child import Spec
 from tokenloom.up.options import UpError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 USERS = ("gateway", "scheduler", "worker", "usage", "registry")
 _ANY_CLIENT = ["$JS.API.INFO"]
+_NO_LIMIT_BYTES = 1 << 50
 
 
 def _reads(stream: str) -> list[str]:
@@ -68,13 +69,21 @@ def permissions(user: str) -> dict[str, Any]:
     return {"publish": publish, "subscribe": {"allow": [f"_INBOX.{user}.>"]}}
 
 
+class Addresses(NamedTuple):
+    """Ports on this host: where services connect, and where the server says whether it is well."""
+
+    port: int
+    monitor: int
+
+
 def config(
-    port: int, store_dir: Path, passwords: Mapping[str, str], more: Mapping[str, object] | None = None
+    at: Addresses, store_dir: Path, passwords: Mapping[str, str], more: Mapping[str, object] | None = None
 ) -> str:
     """The server's configuration, with `more` in it; JSON is a subset of its language."""
     users = [{"user": user, "password": passwords[user], "permissions": permissions(user)} for user in USERS]
     document = {
-        "listen": f"127.0.0.1:{port}",
+        "listen": f"127.0.0.1:{at.port}",
+        "http": f"127.0.0.1:{at.monitor}",
         "server_name": "tokenloom",
         "jetstream": jetstream(store_dir),
         "authorization": {"users": users},
@@ -83,13 +92,14 @@ def config(
     return json.dumps(document, indent=1)
 
 
-def jetstream(store_dir: Path) -> dict[str, str]:
-    """JetStream that has an event on disk when it acknowledges it.
+def jetstream(store_dir: Path) -> dict[str, str | int]:
+    """JetStream that has an event on disk when it acknowledges it, for as long as the disk has room.
 
     An outbox forgets what was acknowledged, and the default syncs every 2 minutes. Measured: 1,000 events/s
-    instead of 15,000, far above what one host generates.
+    instead of 15,000, far above what one host generates. By default it would refuse what goes beyond a share
+    of the disk as it was at the start, and call itself well.
     """
-    return {"store_dir": str(store_dir), "sync_interval": "always"}
+    return {"store_dir": str(store_dir), "sync_interval": "always", "max_file_store": _NO_LIMIT_BYTES}
 
 
 def url(user: str, port: int, passwords: Mapping[str, str], scheme: str = "nats") -> str:
@@ -97,11 +107,18 @@ def url(user: str, port: int, passwords: Mapping[str, str], scheme: str = "nats"
     return f"{scheme}://{user}:{passwords[user]}@127.0.0.1:{port}"
 
 
-def spec(config_path: Path, port: int, env: Mapping[str, str], tls: ssl.SSLContext | None = None) -> Spec:
-    """The server's process."""
-    argv = (str(_binary()), "-c", str(config_path))
-    probe = NatsProbe(port, tls)
-    return Spec("nats", "nats", argv, probe, env, target=f"127.0.0.1:{port}", reads=_worth_reading)
+def spec(config_path: Path, at: Addresses, env: Mapping[str, str], tls: ssl.SSLContext | None = None) -> Spec:
+    """The server's process. One that cannot store any more is restarted: it would not recover by itself."""
+    return Spec(
+        "nats",
+        "nats",
+        (str(_binary()), "-c", str(config_path)),
+        NatsProbe(at.port, tls, at.monitor),
+        env,
+        target=f"127.0.0.1:{at.port}",
+        must_serve=True,
+        reads=_worth_reading,
+    )
 
 
 def _binary() -> Path:

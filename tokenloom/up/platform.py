@@ -73,23 +73,23 @@ class Platform:
 
     async def _start(self) -> None:
         # Before anything slow: a port in use is said at once.
-        nats_port = self._layout.ports.pick()
-        specs = self._layout.specs(nats_port)
+        at = nats.Addresses(self._layout.ports.pick(), self._layout.ports.pick())
+        specs = self._layout.specs(at.port)
         for name in self._options.served:
             await ensure_model(self._options.models, name)
         if self._options.nats_url is None:
-            await self._serve([self._nats(nats_port)])
+            await self._serve([self._nats(at)])
         await self._serve(specs)
         await self._race(self._await_workers())
         files.write_dev_env(self._options.data_dir, self.endpoints, self.api_key, self._layout.trust.ca)
 
-    def _nats(self, port: int) -> Spec:
+    def _nats(self, at: nats.Addresses) -> Spec:
         directory = self._options.data_dir.resolve() / "nats"
         config = directory / "nats.conf"
         trust = self._layout.trust
         store = directory / "jetstream"
-        files.write_private(config, nats.config(port, store, self._secrets.nats, trust.nats_settings()))
-        return nats.spec(config, port, environment(), trust.nats_context())
+        files.write_private(config, nats.config(at, store, self._secrets.nats, trust.nats_settings()))
+        return nats.spec(config, at, environment(), trust.nats_context())
 
     async def _serve(self, specs: Sequence[Spec]) -> None:
         keepers = [Keeper(spec, self._console, self._policy, self._write_services) for spec in specs]

@@ -55,24 +55,37 @@ def _in_the_clear(target: str) -> grpc.aio.Channel:
 
 
 class NatsProbe:
-    """Connects, by TLS where it has a context, and reads the server's greeting."""
+    """Connects, by TLS where it has a context, and reads the server's greeting.
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+    With the port of its monitoring it asks there too whether JetStream can store: after a write that failed
+    the server greets callers as before, and stores nothing until it is restarted.
+    """
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None, monitor: int | None = None) -> None:
         self._port = port
         self._tls = tls
+        self._monitor = monitor
 
     async def __call__(self, answer_s: float) -> Health:
-        """One greeting."""
+        """One greeting, and one answer to whether it is well."""
         try:
             async with asyncio.timeout(answer_s):
-                reader, writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls)
-                try:
-                    greeting = await reader.readline()
-                finally:
-                    writer.close()
+                serving = (await self._line(self._port, b"", self._tls)).startswith(b"INFO")
+                if serving and self._monitor is not None:
+                    status = await self._line(self._monitor, b"GET /healthz HTTP/1.0\r\n\r\n")
+                    serving = status.split()[1:2] == [b"200"]
         except (OSError, TimeoutError):
             return Health.SILENT
-        return Health.SERVING if greeting.startswith(b"INFO") else Health.NOT_SERVING
+        return Health.SERVING if serving else Health.NOT_SERVING
+
+    @staticmethod
+    async def _line(port: int, question: bytes, tls: ssl.SSLContext | None = None) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+        try:
+            writer.write(question)
+            return await reader.readline()
+        finally:
+            writer.close()
 
 
 class HangRule:

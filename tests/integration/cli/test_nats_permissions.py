@@ -39,16 +39,17 @@ OWN = {
 @pytest.fixture
 async def urls(tmp_path, capsys):
     """A real server with the generated configuration; the URL of each user."""
-    port = Ports().pick()
+    ports = Ports()
+    at = broker.Addresses(ports.pick(), ports.pick())
     config = tmp_path / "nats.conf"
-    config.write_text(broker.config(port, tmp_path / "jetstream", PASSWORDS))
-    spec = broker.spec(config, port, environment())
+    config.write_text(broker.config(at, tmp_path / "jetstream", PASSWORDS))
+    spec = broker.spec(config, at, environment())
     with (tmp_path / "log").open("w") as log:
         child = await Child.start(spec, Console(log))
         async with asyncio.timeout(10):
             while await spec.probe(1.0) is not Health.SERVING:  # noqa: ASYNC110 - a process, not a task
                 await asyncio.sleep(0.02)
-        yield {user: broker.url(user, port, PASSWORDS) for user in broker.USERS}
+        yield {user: broker.url(user, at.port, PASSWORDS) for user in broker.USERS}
         assert await child.stop(5.0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import signal
 import socket
 import stat
@@ -15,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from kit.bus import Bus, BusError
 from tokenloom.up import files, platform
 from tokenloom.up.console import Console
 from tokenloom.up.layout import Layout, environment
-from tokenloom.up.options import Options, UpError
+from tokenloom.up.options import Options, Policy, UpError
 from tokenloom.up.platform import Platform
 from tokenloom.up.ports import Ports
 
@@ -221,3 +223,24 @@ def test_a_model_that_was_never_imported_is_refused_with_the_way_to_import_it(tm
     )
     assert refused.returncode == 1
     assert "tokenloom models import SOURCE --name nobody" in refused.stderr
+
+
+async def test_a_nats_that_can_store_nothing_more_is_restarted(small, eventually):
+    """It does not recover by itself once there is space again, and greets its callers meanwhile."""
+    output = io.StringIO()
+    policy = Policy(probe_s=0.1, unserving_s=0.5, backoff_s=0.1)
+    async with Platform(small, Console(output), policy) as running:
+        (nats,) = (keeper for keeper in running._keepers if keeper.spec.name == "nats")
+        before = nats.child.pid
+        passwords = json.loads((small.data_dir / "secrets.json").read_text())["nats"]
+        bus = await Bus.connect(f"nats://usage:{passwords['usage']}@{nats.spec.target}", "test")
+        await bus.ensure_kv("keys")
+        limits = resource.prlimit(before, resource.RLIMIT_FSIZE)
+        resource.prlimit(before, resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+        with pytest.raises(BusError):
+            await bus.kv_put("keys", "large", bytes(1 << 17))
+        await eventually(lambda: nats.child.pid != before)
+        await eventually(lambda: bus.connected and bus.generation > 1)
+        await bus.kv_put("keys", "last", b"stored")
+        await bus.close()
+    assert "nats served and then did not" in output.getvalue()
