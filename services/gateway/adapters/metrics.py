@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from kit.metrics import ITL_BUCKETS, REQUEST_BUCKETS, TTFT_BUCKETS
+from kit.metrics import CANCEL_BUCKETS, ITL_BUCKETS, REQUEST_BUCKETS, TTFT_BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,6 +41,11 @@ class Instruments:
         self.itl = histogram("inter_token_latency_seconds", "Gap between tokens.", ITL_BUCKETS)
         self.total = histogram("request_duration_seconds", "Arrival to end.", REQUEST_BUCKETS)
         self.queue = histogram("queue_seconds", "Acceptance to first prefill step.", REQUEST_BUCKETS)
+        self.cancel_to_free = histogram(
+            "cancel_to_free_seconds",
+            "A client's going, or a cancel's arrival, until the scheduler says that its pages are free.",
+            CANCEL_BUCKETS,
+        )
         self.input = counter("input_tokens", "Prompt tokens billed.")
         self.cached = counter("cached_tokens", "Prompt tokens from the prefix cache.")
         self.output = counter("output_tokens", "Output tokens.")
@@ -57,6 +62,7 @@ class TenantMeter:
         self._instruments, self._labels = instruments, labels
         self.first_token = instruments.ttft.labels(*labels).observe
         self.next_token = instruments.itl.labels(*labels).observe
+        self.freed = instruments.cancel_to_free.labels(*labels).observe
 
     def ended(self, closed: Closed) -> None:
         """A request was closed."""

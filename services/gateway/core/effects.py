@@ -89,6 +89,9 @@ class Meter(Protocol):
     def next_token(self, seconds: float) -> None:
         """Gap between two tokens of a choice."""
 
+    def freed(self, seconds: float) -> None:
+        """Time from a client's going, or a cancel's arrival, until the scheduler has its pages free."""
+
     def ended(self, closed: Closed) -> None:
         """A request was closed."""
 
@@ -100,6 +103,9 @@ class NoMeter:
         """Nothing."""
 
     def next_token(self, seconds: float) -> None:
+        """Nothing."""
+
+    def freed(self, seconds: float) -> None:
         """Nothing."""
 
     def ended(self, closed: Closed) -> None:

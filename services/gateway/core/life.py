@@ -79,6 +79,7 @@ class Life:
         self._adrift = False  # between a lost stream and what comes of it
         self._anew = False  # asked of a scheduler that knows nothing of us yet
         self._stopping: FinishReason | None = None
+        self._stopped_at = 0.0
         self._told: set[int] = set()  # choices that the scheduler knows to have ended
         self._timers: dict[str, float] = {}
         if order is not None:
@@ -175,6 +176,7 @@ class Life:
         if not self.owning or self.over or self._stopping is not None or not self.output.running:
             return
         self._stopping, self._account.failure = reason, failure
+        self._stopped_at = now
         self._emit(Cancel(self.request_id, reason))
         if self._adrift and not self.output.started:
             self._conclude(reason, now)

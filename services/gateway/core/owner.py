@@ -237,6 +237,8 @@ class Owner(Life):
     def request_ended(self, input_tokens: int, cached_tokens: int, queue_s: float, now: float) -> None:
         """The terminal message, with what only the scheduler knows."""
         if not self.over:
+            if self._stopping is FinishReason.CANCELLED:
+                self._meter.freed(now - self._stopped_at)
             self._account.terminal = (input_tokens, cached_tokens, queue_s)
             self._conclude(FinishReason.INCOMPLETE, now)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from kit.metrics import REGISTRY, STEP_BUCKETS
+from kit.metrics import CANCEL_BUCKETS, REGISTRY, STEP_BUCKETS
 
 if TYPE_CHECKING:
     from services.scheduler.core.desk import Desk
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 
 PREFIX = "tokenloom_scheduler"
 MODEL = "model_version"
-# Fine where a step plus 50 ms may end, on a GPU and on a CPU.
-CANCEL_BUCKETS = (
-    0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.12, 0.14, 0.16,
-    0.18, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.75, 1.0, 2.5,
-)  # fmt: skip
 OCCUPANCY_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 COUNTED = {
     "steps": "Steps planned.",

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from functools import partial
 
 import grpc
 import pytest
@@ -67,7 +68,12 @@ async def test_a_client_that_vanishes_is_cancelled_at_once_and_billed_once(platf
     row = (await platform.events()).row()
     assert (row.finish_reason, row.output_tokens) == (CANCELLED, 3)
     assert len(platform.scheduler.job.cancels) == 1
-    assert platform.metric("tokenloom_gateway_streams_open", model_version=platform.model_version) == 0
+    labels = {"model_version": platform.model_version}
+    assert platform.metric("tokenloom_gateway_streams_open", **labels) == 0
+    freed = partial(
+        platform.metric, "tokenloom_gateway_cancel_to_free_seconds_bucket", tenant="acme", **labels
+    )
+    assert freed(le="0.5") == freed(le="+Inf") == 1
 
 
 async def test_a_client_that_vanishes_in_the_queue_pays_nothing(platform, raw):
