@@ -24,7 +24,7 @@ class WorkerConfig(ServiceConfig):
     registry_target: str
     worker_dtype: Literal["float32", "bfloat16", "int8"] = "bfloat16"
     worker_device: Literal["cpu", "cuda"] = "cpu"
-    worker_kernels: Literal["auto", "native", "torch"] = "auto"
+    worker_kernels: Literal["auto", "native", "triton", "torch"] = "auto"
     worker_threads: int | None = Field(default=None, ge=1)
     kv_bytes: int | None = Field(default=None, ge=1)
     page_count: int | None = Field(default=None, ge=1)

@@ -12,14 +12,15 @@ from services.worker.engine.errors import EngineError
 class EngineConfig:
     """Precision, device and sizes.
 
-    `kernels` are the native ones where this machine and model have any, unless one kind is asked for.
+    `kernels` are the native ones on a cpu, Triton's on a GPU, where this machine and model have any, unless
+    one kind is asked for.
     int8 is that of weights and activations, KV is then bfloat16; only the native kernels have it.
     The pool has `page_count` pages, else what fits into `kv_bytes`, else into `kv_fraction` of free memory.
     """
 
     dtype: Literal["float32", "bfloat16", "int8"] = "bfloat16"
     device: Literal["cpu", "cuda"] = "cpu"
-    kernels: Literal["auto", "native", "torch"] = "auto"
+    kernels: Literal["auto", "native", "triton", "torch"] = "auto"
     page_size: int = 16
     page_count: int | None = None
     kv_bytes: int | None = None
@@ -33,12 +34,12 @@ class EngineConfig:
         allowed = {
             "dtype": ("float32", "bfloat16", "int8"),
             "device": ("cpu", "cuda"),
-            "kernels": ("auto", "native", "torch"),
+            "kernels": ("auto", "native", "triton", "torch"),
         }
         for name, values in allowed.items():
             if (value := getattr(self, name)) not in values:
                 raise EngineError(f"{name} must be one of {', '.join(values)}, not {value!r}")
-        if self.dtype == "int8" and (self.device != "cpu" or self.kernels == "torch"):
+        if self.dtype == "int8" and (self.device != "cpu" or self.kernels not in ("auto", "native")):
             raise EngineError("int8 takes the native kernels on a cpu")
         for name in ("page_size", "page_count", "kv_bytes", "slot_count", "max_step_tokens", "threads"):
             value = getattr(self, name)

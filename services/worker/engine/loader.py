@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -46,38 +46,62 @@ def load(directory: Path, config: EngineConfig) -> Runner:
     weights = Checkpoint(directory / artifacts.WEIGHTS, kv_dtype, config.device)
     # The pool is created before the weights are packed but takes memory only as its pages are first used.
     pages = kv.page_count(config, token_bytes)
-    native = _native(spec, weights, config, pages)
-    if native is None:
-        torch_pool = kv.PagePool(spec, pages, config.page_size, kv_dtype, config.device)
-        forward: Forward = Decoder(spec, weights, torch_pool)
-        pool: Pool = torch_pool
-        sampler: Sampler = draw
-    else:
-        forward, pool = native
-        sampler = native[0].draw
+    parts = (
+        _native(spec, weights, config, pages)
+        or _triton(spec, weights, config, pages)
+        or _torch(spec, weights, config, pages)
+    )
     return Runner(
-        forward,
-        pool,
+        parts.forward,
+        parts.pool,
         spec,
         config,
-        sampler=sampler,
+        sampler=parts.sampler,
         model_version=manifest.model_version,
-        runtime_revision=_revision(config, native=native is not None),
+        runtime_revision=_revision(config, parts.backend),
         kv_bytes_per_token=token_bytes,
     )
 
 
-def _native(
-    spec: ModelSpec, weights: Checkpoint, config: EngineConfig, pages: int
-) -> tuple[NativeDecoder, NativePool] | None:
+class _Parts(NamedTuple):
+    forward: Forward
+    pool: Pool
+    sampler: Sampler
+    backend: str
+
+
+def _torch(spec: ModelSpec, weights: Checkpoint, config: EngineConfig, pages: int) -> _Parts:
+    pool = kv.PagePool(spec, pages, config.page_size, weights.dtype, config.device)
+    return _Parts(Decoder(spec, weights, pool), pool, draw, f"torch-{torch.__version__}")
+
+
+def _triton(spec: ModelSpec, weights: Checkpoint, config: EngineConfig, pages: int) -> _Parts | None:
+    """Triton's forward where a GPU was asked for; without Triton, says so."""
+    if config.kernels != "triton" and (config.device != "cuda" or config.kernels != "auto"):
+        return None
+    try:
+        from services.worker.engine import gpu  # noqa: PLC0415 - there is no Triton on most machines
+    except ImportError as reason:
+        if config.kernels == "triton":
+            raise EngineError(f"the Triton kernels cannot be used: {reason}") from reason
+        _log.warning("torch computes, more slowly than Triton's kernels", reason=str(reason))
+        return None
+    pool = gpu.GpuPool(spec, pages, config.page_size, weights.dtype, config.device)
+    graph_rows = config.slot_count if config.device == "cuda" else 0
+    forward = gpu.GpuDecoder(spec, weights, pool, graph_rows=graph_rows)
+    return _Parts(forward, pool, gpu.GpuSampler(), f"triton-{gpu.VERSION}")
+
+
+def _native(spec: ModelSpec, weights: Checkpoint, config: EngineConfig, pages: int) -> _Parts | None:
     """The native forward where it can be had; says so where it was wanted and cannot."""
-    if config.device != "cpu" or config.kernels == "torch":
+    if config.device != "cpu" or config.kernels not in ("auto", "native"):
         return None
     try:
         check(spec, config.page_size)
         pool = NativePool(spec, pages, config.page_size, weights.dtype)
         threads = torch.get_num_threads()
-        return NativeDecoder(spec, weights, pool, dtype=config.dtype, threads=threads), pool
+        forward = NativeDecoder(spec, weights, pool, dtype=config.dtype, threads=threads)
+        return _Parts(forward, pool, forward.draw, library().stem)
     except NativeError as reason:
         if config.kernels == "native" or config.dtype == "int8":
             raise EngineError(f"the native kernels cannot be used: {reason}") from reason
@@ -85,10 +109,9 @@ def _native(
         return None
 
 
-def _revision(config: EngineConfig, *, native: bool) -> str:
+def _revision(config: EngineConfig, backend: str) -> str:
     if config.device == "cpu":
         device = f"cpu-{torch.backends.cpu.get_cpu_capability().lower()}"
     else:
         device = torch.cuda.get_device_name().lower().replace(" ", "-")
-    backend = library().stem if native else f"torch-{torch.__version__}"
     return f"{backend}/{device}/{config.dtype}/{ENGINE_REVISION}"

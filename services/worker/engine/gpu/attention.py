@@ -31,6 +31,8 @@ class Tuning:
 
 DECODE = Tuning(keys=64, lines=_LEAST, warps=4, stages=3)
 PREFILL = Tuning(keys=64, lines=128, warps=8, stages=3)
+# Twice the bytes: less of it fits.
+PREFILL_FLOAT32 = Tuning(keys=32, lines=32, warps=4, stages=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,12 @@ def power_of_two(least: int) -> int:
     return 1 << max(least - 1, 0).bit_length()
 
 
-def tile_queries(heads: Heads, tuning: Tuning = PREFILL) -> int:
+def prefill_tuning(*, float32: bool) -> Tuning:
+    """The sizes for prompts in a precision."""
+    return PREFILL_FLOAT32 if float32 else PREFILL
+
+
+def tile_queries(heads: Heads, tuning: Tuning) -> int:
     """Tokens in one tile of a prompt."""
     return max(tuning.lines, power_of_two(heads.shared)) // heads.shared
 
@@ -82,9 +89,10 @@ def attend(qkv: torch.Tensor, layer: torch.Tensor, step: Step, heads: Heads, win
     """
     out = qkv.new_empty(len(qkv), heads.count * heads.dim)
     if step.singles:
-        decode(qkv, layer, step, heads, window, out)
+        decode(qkv, layer, step, heads, window=window, out=out)
     if step.tiles is not None:
-        prefill(qkv, layer, step, heads, window, out)
+        tuning = prefill_tuning(float32=qkv.dtype == torch.float32)
+        prefill(qkv, layer, step, heads, window=window, out=out, tuning=tuning)
     return out
 
 
@@ -93,9 +101,9 @@ def decode(
     layer: torch.Tensor,
     step: Step,
     heads: Heads,
+    *,
     window: int,
     out: torch.Tensor,
-    *,
     tuning: Tuning = DECODE,
     splits: int | None = None,
 ) -> None:
@@ -144,10 +152,10 @@ def prefill(
     layer: torch.Tensor,
     step: Step,
     heads: Heads,
+    *,
     window: int,
     out: torch.Tensor,
-    *,
-    tuning: Tuning = PREFILL,
+    tuning: Tuning,
 ) -> None:
     """Attend the step's tiles: all rows of more than one token."""
     tiles = step.tiles

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from services.worker.engine.blocks import BlockLoader
 from services.worker.engine.gpu import operations
-from services.worker.engine.gpu.attention import Heads, attend, tile_queries
+from services.worker.engine.gpu.attention import Heads, attend, prefill_tuning, tile_queries
 from services.worker.engine.gpu.graphs import CudaCapture, DecodeGraphs, sizes_up_to
 from services.worker.engine.gpu.step import build_step
 from services.worker.engine.linear import make_head
@@ -51,6 +51,7 @@ class GpuDecoder:
         self._dtype = weights.dtype
         cap = spec.attention_cap or 0.0
         self._heads = Heads(spec.heads, spec.kv_heads, spec.head_dim, spec.attention_scale, cap)
+        self._tile = tile_queries(self._heads, prefill_tuning(float32=self._dtype == torch.float32))
         self._frequencies = [
             inverse_frequencies(layer.rope, spec.head_dim).to(self._device) for layer in spec.layers
         ]
@@ -65,16 +66,20 @@ class GpuDecoder:
         self._head = _head(head)
         self._graphs: DecodeGraphs | None = None
         if graph_rows and all(isinstance(layer.feed_forward, Dense) for layer in spec.layers):
-            width = -(-spec.context_length // pool.page_size)
             self._graphs = DecodeGraphs(
-                self.forward, sizes_up_to(graph_rows), width, spec.vocab_size, self._device, capture()
+                self.forward,
+                sizes_up_to(graph_rows),
+                table_width=-(-spec.context_length // pool.page_size),
+                vocabulary=spec.vocab_size,
+                device=self._device,
+                capture=capture(),
             )
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         """Return the logits of the sampled tokens: float32 [sampled, vocabulary]."""
         if self._graphs is not None and self._graphs.fits(batch):
             return self._graphs(batch)
-        return self.forward(build_step(batch, self._device, tile_queries(self._heads)))
+        return self.forward(build_step(batch, self._device, self._tile))
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
@@ -85,9 +90,9 @@ class GpuDecoder:
         addend: torch.Tensor | None = None
         addend_norm: torch.Tensor | None = None
         for index, block in enumerate(self._blocks):
-            self._add_norm(x, addend, addend_norm, block.attention_norm, normed)
+            self._add_norm(x, block.attention_norm, normed, addend, addend_norm)
             out = self._attention(index, block, normed, step)
-            self._add_norm(x, out, block.attention_out_norm, block.mlp_norm, normed)
+            self._add_norm(x, block.mlp_norm, normed, out, block.attention_out_norm)
             addend, addend_norm = block.mlp(normed), block.mlp_out_norm
         assert addend is not None
         if step.sampled is not None:
@@ -95,26 +100,34 @@ class GpuDecoder:
             normed = normed[: len(x)]
         if not len(x):
             return x.new_empty(0, self._spec.vocab_size)
-        logits = self._head(self._add_norm(x, addend, addend_norm, self._norm, normed))
+        logits = self._head(self._add_norm(x, self._norm, normed, addend, addend_norm))
         cap = self._spec.logit_cap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def _attention(self, index: int, block: Block, normed: torch.Tensor, step: Step) -> torch.Tensor:
         qkv, layer, heads = block.qkv(normed), self._pool.data[index], self._heads
-        frequencies, epsilon = self._frequencies[index], self._spec.norm_eps
-        operations.rotate_and_write(qkv, layer, step, heads, frequencies, block.head_norm, epsilon)
+        operations.rotate_and_write(
+            qkv,
+            layer,
+            step,
+            heads,
+            self._frequencies[index],
+            head_norm=block.head_norm,
+            epsilon=self._spec.norm_eps,
+        )
         window = self._spec.layers[index].window or 0
         return block.attention_out(attend(qkv, layer, step, heads, window))
 
     def _add_norm(
         self,
         stream: torch.Tensor,
-        addend: torch.Tensor | None,
-        addend_norm: torch.Tensor | None,
         weight: torch.Tensor,
         out: torch.Tensor,
+        addend: torch.Tensor | None,
+        addend_norm: torch.Tensor | None,
     ) -> torch.Tensor:
-        return operations.add_norm(stream, addend, addend_norm, weight, out, self._spec.norm_eps)
+        epsilon = self._spec.norm_eps
+        return operations.add_norm(stream, weight, out, epsilon, addend=addend, addend_norm=addend_norm)
 
 
 def _head(weight: torch.Tensor) -> Linear:

@@ -36,7 +36,7 @@ class CudaCapture:
 
     def __call__(self, run: Run) -> Run:
         """Return what repeats `run`; it runs once before, so that kernels are compiled."""
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             run()
@@ -55,6 +55,7 @@ class DecodeGraphs:
         self,
         forward: Callable[[Step], torch.Tensor],
         sizes: Sequence[int],
+        *,
         table_width: int,
         vocabulary: int,
         device: torch.device,

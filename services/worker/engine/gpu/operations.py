@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from services.worker.engine.feed_forward import Gated
 from services.worker.engine.gpu.attention import power_of_two
 from services.worker.engine.gpu.kernels import activation, norm, rope
 
 if TYPE_CHECKING:
+    import torch
+
     from services.worker.engine.gpu.attention import Heads
     from services.worker.engine.gpu.step import Step
 
@@ -19,13 +19,17 @@ _GATED_BLOCK = 1024
 
 def add_norm(
     stream: torch.Tensor,
-    addend: torch.Tensor | None,
-    addend_norm: torch.Tensor | None,
     weight: torch.Tensor,
     out: torch.Tensor,
     epsilon: float,
+    *,
+    addend: torch.Tensor | None = None,
+    addend_norm: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Add to the float32 stream [tokens, hidden], in place, and return its norm in `out`'s precision."""
+    """Add to the float32 stream [tokens, hidden], in place, and return its norm in `out`'s precision.
+
+    An `addend_norm` is the weight with which the addend is normed before.
+    """
     width = stream.shape[1]
     norm.add_norm[(len(stream),)](
         stream,
@@ -49,6 +53,7 @@ def rotate_and_write(
     step: Step,
     heads: Heads,
     frequencies: torch.Tensor,
+    *,
     head_norm: torch.Tensor | None,
     epsilon: float,
 ) -> None:

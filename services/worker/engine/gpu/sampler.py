@@ -13,9 +13,9 @@ from services.worker.engine.sampling import GREEDY_BELOW, Drawn, draw, logprobs_
 
 if TYPE_CHECKING:
     from services.worker.engine.batch import Ints
-    from services.worker.engine.sampling import Draws
+    from services.worker.engine.sampling import Bools, Draws
 
-_BLOCK = 4096
+_BLOCK = 2048
 # Candidates of a row that limits what is kept; one that keeps more is drawn by the reference.
 _WIDTH = 1024
 
@@ -37,7 +37,7 @@ class GpuSampler:
         return Drawn(finite, token_id, *logprobs_of(logits, token_id, draws.top_logprobs))
 
 
-def _draw(logits: torch.Tensor, draws: Draws) -> tuple[Ints, Ints, Ints]:
+def _draw(logits: torch.Tensor, draws: Draws) -> tuple[Ints, Bools, Bools]:
     """Token, whether it is settled, and whether all logits are finite: three [rows]."""
     rows, vocabulary = logits.shape
     device = logits.device
@@ -52,7 +52,7 @@ def _draw(logits: torch.Tensor, draws: Draws) -> tuple[Ints, Ints, Ints]:
     score = torch.empty(rows, blocks, dtype=torch.float64, device=device)
     parts = (most, likeliest, mass, score, drawn)
     kernels.scan[(rows, blocks)](
-        logits, kind, temperature, keys, *parts, VOCABULARY=vocabulary, BLOCK=block
+        logits, kind, temperature, keys, *parts, VOCABULARY=vocabulary, BLOCK=block, num_warps=8
     )
     width = min(_WIDTH, vocabulary)
     # Rows that need no candidates read none.
@@ -84,7 +84,8 @@ def _draw(logits: torch.Tensor, draws: Draws) -> tuple[Ints, Ints, Ints]:
 def _kinds(draws: Draws) -> Ints:
     greedy = draws.temperature < GREEDY_BELOW
     kept = np.where(draws.whole, kernels.WHOLE.value, kernels.LIMITED.value)
-    return np.where(greedy, kernels.GREEDY.value, kept).astype(np.int64)
+    kinds: Ints = np.where(greedy, kernels.GREEDY.value, kept)
+    return kinds
 
 
 def _send(draws: Draws, kinds: Ints, device: torch.device) -> torch.Tensor:

@@ -9,10 +9,10 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from services.worker.engine.gpu import attention  # noqa: E402
-from services.worker.engine.gpu.attention import Heads, Tuning  # noqa: E402
-from services.worker.engine.gpu.step import build_step  # noqa: E402
-from tests.unit.worker.gpu.support import Case, make_case  # noqa: E402
+from services.worker.engine.gpu import attention
+from services.worker.engine.gpu.attention import Heads, Tuning
+from services.worker.engine.gpu.step import build_step
+from tests.unit.worker.gpu.support import Case, make_case
 
 CPU = torch.device("cpu")
 SMALL = Tuning(keys=32, lines=16, warps=4, stages=2)
@@ -29,8 +29,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "odd pages": {"page_size": 12},
     "bfloat16": {"dtype": torch.bfloat16},
 }
-DECODING = [(1, 150), (1, 64), (1, 33), (1, 1)]
-MIXED = [(1, 70), (1, 5), (23, 23), (9, 60), (2, 33)]
+DECODING = [(1, 150), (1, 64), (1, 1)]
+MIXED = [(1, 40), (11, 11), (9, 45)]
 
 
 def heads_of(case: Case) -> Heads:
@@ -45,9 +45,9 @@ def attended(case: Case, window: int = 0, splits: int | None = None, tuning: Tun
     out = case.qkv.new_full((len(case.qkv), heads.count * heads.dim), torch.nan)
     layer = case.pool.data[0]
     if step.singles:
-        attention.decode(case.qkv, layer, step, heads, window, out, tuning=tuning, splits=splits)
+        attention.decode(case.qkv, layer, step, heads, window=window, out=out, tuning=tuning, splits=splits)
     if step.tiles is not None:
-        attention.prefill(case.qkv, layer, step, heads, window, out, tuning=tuning)
+        attention.prefill(case.qkv, layer, step, heads, window=window, out=out, tuning=tuning)
     return out
 
 
@@ -69,7 +69,7 @@ def test_prompts_beside_decoding_rows_attend_as_in_torch(shape: str) -> None:
     check(case, attended(case))
 
 
-@pytest.mark.parametrize("window", [1, 16, 24, 100])
+@pytest.mark.parametrize("window", [1, 24, 100])
 def test_a_window_is_cut_off_as_in_torch(window: int) -> None:
     case = make_case(MIXED)
     check(case, attended(case, window, splits=2), window)
@@ -78,8 +78,9 @@ def test_a_window_is_cut_off_as_in_torch(window: int) -> None:
 def test_pages_before_a_window_are_not_read() -> None:
     case = make_case([(1, 150), (3, 150)])
     expected = case.expected(24)
+    unseen = (150 - 3 - 24 + 1) // 16
     for row in case.batch.page_tables:
-        case.pool.data[:, row[: (150 - 3 - 24 + 1) // 16]] = torch.nan
+        case.pool.data[:, row[:unseen]] = torch.nan
     torch.testing.assert_close(attended(case, 24, splits=4), expected, atol=2e-6, rtol=2e-6)
 
 
@@ -89,8 +90,9 @@ def test_more_splits_than_blocks_change_nothing() -> None:
 
 
 def test_the_sizes_in_use_attend_as_in_torch() -> None:
-    case = make_case([(1, 90), (40, 80)])
-    step = build_step(case.batch, CPU, attention.tile_queries(heads_of(case)))
+    case = make_case([(1, 90), (12, 20)])
+    tuning = attention.prefill_tuning(float32=True)
+    step = build_step(case.batch, CPU, attention.tile_queries(heads_of(case), tuning))
     check(case, attention.attend(case.qkv, case.pool.data[0], step, heads_of(case), 0))
 
 
@@ -100,7 +102,7 @@ def test_a_nan_in_a_row_reaches_its_own_output_and_no_other(splits: int) -> None
     case.pool.data[0, case.batch.page_tables[1, 0], 1, 3] = torch.nan
     found = attended(case, splits=splits)
     assert found[1].isnan().any()
-    assert not found[[0, 2, 3]].isnan().any()
+    assert not found[[0, 2]].isnan().any()
 
 
 @pytest.mark.parametrize(("rows", "kv_heads"), [(1, 8), (8, 8), (64, 8), (256, 1)])

@@ -224,7 +224,7 @@ def prefill(
     mask = own[:, None] & (dims < HEAD_DIM)[None, :]
     query = tl.load(query_ptr + token[:, None] * query_stride + within, mask=mask, other=0.0)
     lowest = tl.maximum(before + first + 1 - WINDOW, 0) if WINDOW > 0 else first * 0
-    best, total, out = _attend(
+    _, total, out = _attend(
         query,
         layer_ptr,
         tables_ptr + row.to(tl.int64) * table_stride,

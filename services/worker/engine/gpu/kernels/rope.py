@@ -52,8 +52,9 @@ def rotate_and_write(
     tl.store(source, first, mask=query)
     tl.store(source + HALF, second, mask=query)
     cell = tl.load(cells_ptr + token).to(tl.int64)
-    run = (cell // PAGE * (2 * KV_HEADS) + heads - HEADS) * PAGE + cell % PAGE
-    target = layer_ptr + run[:, None] * HEAD_DIM + dims[None, :]
-    kept = mask & (heads >= HEADS)[:, None] & (cell >= 0)
-    tl.store(target, first, mask=kept)
-    tl.store(target + HALF, second, mask=kept)
+    if cell >= 0:
+        run = (cell // PAGE * (2 * KV_HEADS) + heads - HEADS) * PAGE + cell % PAGE
+        target = layer_ptr + run[:, None] * HEAD_DIM + dims[None, :]
+        kept = mask & (heads >= HEADS)[:, None]
+        tl.store(target, first, mask=kept)
+        tl.store(target + HALF, second, mask=kept)
