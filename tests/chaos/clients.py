@@ -68,7 +68,7 @@ class Crowd:
         self._wires = wires
         self._journal = journal
         self._lengths = lengths
-        self._random = random.Random(seed)
+        self._seed, self._random = seed, random.Random(seed)
         self._numbers = itertools.count()
         self._stop = asyncio.Event()
         scenarios: dict[Callable[[Call], Coroutine[Any, Any, None]], int] = {
@@ -111,7 +111,7 @@ class Crowd:
         }  # fmt: skip
         body |= self._extra(scenario)
         number = next(self._numbers)
-        key = f"chaos-{number}" if scenario in {"duplicate", "come_back"} else None
+        key = f"chaos-{self._seed}-{number}" if scenario in {"duplicate", "come_back"} else None
         return Call(number, scenario, body, key)
 
     def _extra(self, scenario: str) -> dict[str, Any]:
