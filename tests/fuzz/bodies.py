@@ -17,7 +17,8 @@ MODEL = "tiny"
 VOCABULARY = 384
 # Few, so that requests meet one another's.
 KEYS = st.sampled_from(["a", "b", "c", "!~"])
-TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
+_WORDS = st.lists(st.sampled_from([" t1", " t37", " t200", "t5"]), min_size=1, max_size=20).map("".join)
+TEXT = _WORDS | st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 STOPS = st.lists(st.text(min_size=1, max_size=4), max_size=4)
 TOKEN_IDS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40)
 _MESSAGES = st.lists(
