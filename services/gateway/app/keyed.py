@@ -22,7 +22,7 @@ from services.gateway.core.idempotency import (
     entry_name,
 )
 from services.gateway.core.ids import MAX_REQUEST_ID, generation_not_found
-from services.gateway.core.outcome import NEVER_OPENED
+from services.gateway.core.outcome import NEVER_OPENED, OWNERSHIP_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -192,8 +192,10 @@ class _Attempt:
             self._reading = await self._generations.start(self._tenant, self._spec, self._arrival, ticket)
         except KeyLostError:
             return Read()
-        except ServiceError:
-            await self._release()
+        except ServiceError as error:
+            # A generation that may go on keeps its key: whoever asks next follows it, or finds it void.
+            if error.reason != OWNERSHIP_LOST:
+                await self._release()
             raise
         return End.CONFIRMED
 

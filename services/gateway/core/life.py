@@ -73,7 +73,8 @@ class Life:
         self._lease: Lease | None = None
         self._accepted = False
         self._durable = False  # `opened` is written
-        self._known = order is None  # the scheduler knows that callers are told of it
+        self._announced = False  # the scheduler may know that callers are told of it
+        self._known = order is None  # it does
         self._given_up: ServiceError | None = None  # before callers were told: nobody pays
         self._certain = False  # the verdict stands, and is told
         self._adrift = False  # between a lost stream and what comes of it
@@ -139,13 +140,15 @@ class Life:
         """Have the scheduler know that callers are to be told."""
         heard = self.owner_epoch > 0 and not self._adrift and not self._anew
         if heard and self._durable and not self._known and self._given_up is None:
+            self._announced = True
             self._emit(Open(self.request_id, self.owner_epoch))
 
     def _give_up(self, error: ServiceError, now: float) -> None:
         """End an accepted request of which nobody was told: if it has a row, that bills nothing."""
         if self._known or self.ended or not self._accepted or self._given_up is not None:
             return
-        self._given_up, self.over = error, True
+        # What was announced may go on there, and be followed: then it is not over for everybody.
+        self._given_up, self.over = outcome.ownership_lost() if self._announced else error, True
         self._timers.clear()
         self._advance(now)
 

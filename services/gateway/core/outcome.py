@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # Of a request that ended before anybody was told of it; the scheduler says so too.
 NEVER_OPENED = "NEVER_OPENED"
+OWNERSHIP_LOST = "OWNERSHIP_LOST"
 # Failures of the platform's present state: another try may succeed.
 _FOR_NOW = frozenset(
     {NEVER_OPENED, "NO_CAPACITY", "DRAINING", "IDEMPOTENCY_UNAVAILABLE", "USAGE_BACKPRESSURE"}
@@ -118,7 +119,7 @@ def error_of(error_reason: str = "") -> ServiceError:
 def ownership_lost() -> ServiceError:
     """The error that a caller gets from a gateway that may not say how the request ended."""
     message = "the gateway was cut off and no longer owns the request; ask for its id to see how it ended"
-    return ServiceError(Code.UNAVAILABLE, "OWNERSHIP_LOST", message)
+    return ServiceError(Code.UNAVAILABLE, OWNERSHIP_LOST, message)
 
 
 def handed_over() -> ServiceError:

@@ -206,7 +206,8 @@ class Owner(Life):
         if self.ended:
             return
         if not self._known:
-            self._end(self._given_up or outcome.no_scheduler(), now)  # closed in our place, before its time
+            void = verdict.error_reason == outcome.NEVER_OPENED
+            self._end(outcome.no_scheduler() if void else outcome.ownership_lost(), now)
             return
         if not self.opened:
             self._open(now)

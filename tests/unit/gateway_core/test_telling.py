@@ -4,7 +4,7 @@ from kit.errors import invalid
 from services.gateway.core.effects import Refuse
 from services.gateway.core.lane_book import LaneBook
 from services.gateway.core.lane_messages import Heartbeat, HeartbeatAck, Open, Refused, Submit, Welcome
-from services.gateway.core.outcome import void
+from services.gateway.core.outcome import Closed, FinishReason, Verdict, void
 from tests.unit.gateway_core.lane_scene import LEASE_S, Scene
 
 
@@ -25,6 +25,11 @@ def quiet():
     scene.submit()
     scene.accept()
     return scene
+
+
+def told():
+    closed = Closed(FinishReason.LENGTH, 3, 0, 1, 4, 0.0, 0.0, 0.0)
+    return Verdict(closed, (1,), (FinishReason.LENGTH,))
 
 
 def kinds(scene):
@@ -70,18 +75,32 @@ def test_without_a_scheduler_nobody_was_told_and_the_row_bills_nothing():
     scene.cut()
     scene.wait(5.1)
     assert kinds(scene) == ["AppendOpened", "AppendClosed", "Refuse"]
-    assert scene.last(Refuse).error.reason == "NO_CAPACITY"
+    assert scene.last(Refuse).error.reason == "OWNERSHIP_LOST"  # its word may be heard yet
     (closing,) = scene.closings()
     assert (closing.closed.output_tokens, closing.closed.billable_tokens) == (0, 0)
     assert scene.book.owners == {}
 
 
 def test_a_request_that_was_closed_in_our_place_before_anybody_was_told_is_refused():
-    scene = quiet()
+    for verdict, reason in ((void(1), "NO_CAPACITY"), (told(), "OWNERSHIP_LOST")):
+        scene = quiet()
+        scene.cut()
+        scene.welcome(1)
+        scene.attached(verdict=verdict)
+        assert kinds(scene) == ["AppendOpened", "Refuse"]
+        assert scene.last(Refuse).error.reason == reason
+
+
+def test_what_was_not_even_announced_is_given_up_for_good():
+    scene = Scene(journal=False)
+    scene.submit()
+    scene.accept()
     scene.cut()
-    scene.welcome(1)
-    scene.attached(verdict=void(1))
-    assert kinds(scene) == ["AppendOpened", "Refuse"]
+    scene.wait(5.1)
+    scene.do("opened_done")
+    scene.do("closed_done")
+    assert scene.opens == []
+    assert scene.last(Refuse).error.reason == "NO_CAPACITY"
 
 
 def test_a_first_try_that_was_accepted_after_all_is_no_fault_of_the_callers():
