@@ -11,6 +11,8 @@ from tests.simulation.tokens import CONTEXT, VOCAB
 from tests.unit.scheduler_core.model_worker import oracle
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from services.scheduler.core.desk import Desk
     from services.scheduler.core.messages import Capacity, Effect, Request, StepPlan
     from services.scheduler.core.replica import Replica
@@ -54,6 +56,7 @@ class Auditor:
         self.opened_at: dict[int, float] = {}
         self.grants: dict[int, list[Grant]] = defaultdict(list)
         self.checks = 0
+        self.on_check: Callable[[], None] = lambda: None
         self._runs: dict[int, Run] = {}
         self._writers: dict[tuple[str, int], dict[int, str | None]] = {}
 
@@ -138,6 +141,7 @@ class Auditor:
     def check(self, desk: Desk) -> None:
         """All that holds after every event of the scheduler."""
         self.checks += 1
+        self.on_check()
         for lane in desk.lanes.values():
             if violations := lane.check_integrity():
                 self.world.fail(f"accounts are wrong: {violations}")

@@ -36,7 +36,7 @@ class World:
         self.failure: Violation | None = None
         self.deaths: list[tuple[str, int, float]] = []  # name, life, when
         self._queue: list[tuple[float, int, Action, Callable[[], bool] | None]] = []
-        self._scheduled = 0
+        self._scheduled = self._numbers = 0
         self._lines: deque[tuple[float, str, str, tuple[object, ...]]] = deque(maxlen=KEPT_LINES)
         self._digest = blake2b(digest_size=8)
 
@@ -70,6 +70,11 @@ class World:
         if self.failure is None:
             self.failure = Violation(promise)
         raise self.failure
+
+    def number(self) -> int:
+        """A number that nothing else has: no two tasks hash alike."""
+        self._numbers += 1
+        return self._numbers
 
     def chance(self, probability: float) -> bool:
         """Toss a loaded coin."""

@@ -47,7 +47,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._process = process
         self._life = process.life
         self._ready: deque[asyncio.Handle] = deque()
-        self._numbers = 0
 
     def drain(self) -> None:
         """Run all that is ready, in order."""
@@ -98,14 +97,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Cancelled timers are passed over."""
 
     def create_future(self) -> asyncio.Future[Any]:
-        self._numbers += 1
-        return _Future(self._numbers, self)
+        return _Future(self._process.world.number(), self)
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[Any]:
-        self._numbers += 1
-        return _Task(self._numbers, coro, self, name=name or f"task {self._numbers}", context=context)
+        number = self._process.world.number()
+        return _Task(number, coro, self, name=name or f"task {number}", context=context)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., Any], *args: Any

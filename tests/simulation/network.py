@@ -177,7 +177,8 @@ class Stream:
         world = self.network.world
         world.note("network", "break", self.client.name, self.server.name, why)
         for way in (self.up, self.down):
-            way.end(world.rng.uniform(0.0005, 0.05) if world.chance(0.8) else world.rng.uniform(0.05, 1.5))
+            late = self.network.lossy and world.chance(0.2)
+            way.end(world.rng.uniform(0.05, 1.5) if late else world.rng.uniform(0.0005, 0.05))
 
     def close(self, by_client: bool) -> None:
         """End the stream from one side, after what that side said."""

@@ -10,15 +10,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.simulation.cluster import Cluster
+from tests.simulation.epilogue import Epilogue
 from tests.simulation.install import installed
 from tests.simulation.kernel import Violation, World
 from tests.simulation.storm import Storm
 from tests.simulation.verdict import Judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-QUIET_BY_S = 75.0
+STORM_OVER_BY_S = 75.0
+EPILOGUE_S = 30.0
 LEAST = {"events": 1000, "requests": 20, "faults": 3}
 SWEPT_S = 2.5  # by when gateways have looked after readers that left
 POLL_S = 0.25
@@ -74,23 +76,32 @@ def run_seeds(seeds: range, jobs: int) -> Iterator[Report]:
 
 def _live(cluster: Cluster, storm: Storm, report: Report) -> None:
     world = cluster.world
-    quiet = [False]
-
-    def look() -> None:
-        storm.look()
-        quiet[0] = storm.over and cluster.quiet()
-        world.after(POLL_S if storm.over else 0.05, look)
-
     storm.gather()
     cluster.start()
-    look()
-    world.run(QUIET_BY_S, lambda: quiet[0])
-    if not quiet[0]:
-        world.fail("it did not become quiet: " + cluster.unrest())
+    _calm_down(cluster, lambda: storm.over, STORM_OVER_BY_S)
+    epilogue = Epilogue(cluster)
+    epilogue.begin()
+    _calm_down(cluster, lambda: True, world.now + EPILOGUE_S)
     world.run(world.now + SWEPT_S)
+    epilogue.judge()
     judge = Judge(cluster)
     judge.judge()
     report.unresolved = judge.unresolved
+
+
+def _calm_down(cluster: Cluster, over: Callable[[], bool], by: float) -> None:
+    world = cluster.world
+    quiet = [False]
+
+    def look() -> None:
+        quiet[0] = over() and cluster.quiet()
+        if not quiet[0]:
+            world.after(POLL_S, look)
+
+    look()
+    world.run(by, lambda: quiet[0])
+    if not quiet[0]:
+        world.fail("it did not become quiet: " + cluster.unrest())
 
 
 def _shortfall(report: Report) -> None:

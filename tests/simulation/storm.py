@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.simulation.auditor import STATES
+from tests.simulation.auditor import DECODING, FOLLOWED, OWNERLESS, STATES
 from tests.simulation.user import Canceller, Phase, User, Wish
 
 if TYPE_CHECKING:
@@ -19,8 +19,12 @@ STORM_S = 9.0
 RESTART_S = (0.1, 4.5)
 PAUSE_S = (0.2, 8.0)
 CUT_S = (0.1, 7.0)
+PATIENT_S = 0.2  # between two reads, once the storm is over
 FAULTS_A_SEED = (3, 7)
 AIMED_A_SEED = 2
+AIMED_FROM_S = 4.0
+AIM_AGAIN_S = 0.5
+REST_S = 5.0
 
 
 class Storm:
@@ -32,7 +36,9 @@ class Storm:
         self.faults = 0
         self.over = False
         self._aims: list[tuple[str, str]] = []
+        self._aims_from = cluster.world.rng.uniform(0.5, AIMED_FROM_S)
         self._company = 0
+        self._orphaned = False
 
     def gather(self) -> None:
         """Decide what will happen."""
@@ -42,6 +48,7 @@ class Storm:
             self.world.after(rng.uniform(0.5, STORM_S), lambda name=name: self.strike(name, None))
         pairs = [(state, name) for name in NAMES for state in STATES]
         first = self.world.seed * AIMED_A_SEED
+        self.cluster.auditor.on_check = self.look
         self._aims = [pairs[(first + i) % len(pairs)] for i in range(AIMED_A_SEED)]
         for user in self.cluster.users:
             if user.wish.deadline_s is not None:
@@ -50,17 +57,36 @@ class Storm:
 
     def look(self) -> None:
         """Strike when a request is in a state that the seed aims at."""
-        if not self._aims or self.world.now < 0.5:
+        if not self._aims or self.over or self.world.now < self._aims_from:
             return
         states = self.cluster.states()
+        if not self._orphaned and any(state == OWNERLESS for state, _ in self._aims):
+            self._orphan(states)
         for aim in list(self._aims):
             state, name = aim
             targets = [request_id for request_id, found in states.items() if state in found]
-            if targets and self.world.chance(0.2):
+            if targets and self.world.chance(0.3):
                 self._aims.remove(aim)
+                self._aims_from = self.world.now + AIM_AGAIN_S
                 target = self.world.rng.choice(targets)
                 delay_s = self.world.rng.choice((0.0, self.world.rng.uniform(0.0, 0.01)))
                 self.world.after(delay_s, lambda name=name, target=target: self.strike(name, target))
+
+    def _orphan(self, states: dict[int, set[str]]) -> None:
+        """Make way for a state that is rare: an owner that is gone, and nobody who follows."""
+        desk = self.cluster.scheduler.desk
+        assert desk is not None
+        for request_id, found in states.items():
+            record = desk.records.get(request_id)
+            lasts = record is not None and record.opened and record.order.resume_lease_s > 0
+            owner = desk.ownership.owner_of(request_id)
+            if lasts and owner is not None and DECODING in found and FOLLOWED not in found:
+                gateway = next(one for one in self.cluster.gateways if one.name == owner.rpartition("/")[0])
+                self._orphaned = True
+                for user in self.cluster.users:
+                    user.rest_s = REST_S if user.request_id == request_id else 0.0
+                self.world.after(0.0, lambda gateway=gateway: self.crash(gateway) and None)
+                return
 
     def strike(self, name: str, target: int | None) -> None:
         """Let one fault happen; users' doings count for their own request, the others for all."""
@@ -68,7 +94,9 @@ class Storm:
             return
         states = self.cluster.states()
         own = FAULTS[name](self, target)
-        if own is _MISSED:
+        if own == _MISSED:
+            if target is None:
+                self.world.after(0.2, lambda: self.strike(self.world.rng.choice(NAMES), None))
             return
         self.faults += 1
         self.world.note("storm", name, *(() if target is None else (target,)))
@@ -82,6 +110,9 @@ class Storm:
         cluster.network.lossy = False
         cluster.network.slow_until = 0.0
         cluster.nats.full = cluster.database.failing = False
+        for user in cluster.users:
+            user.rest_s = 0.0
+            user.wish.read_s = min(user.wish.read_s, PATIENT_S)
         for process in cluster.roles:
             process.resume()
             self._start(process)
@@ -105,13 +136,25 @@ class Storm:
 
     # What may go wrong
 
-    def crash(self, process: Process) -> None:
+    def crash(self, process: Process) -> int | None:
         """Kill a process; it comes back after a while."""
+        if not process.up:
+            return _MISSED
         self.cluster.kill(process)
         self.world.after(self.world.rng.uniform(*RESTART_S), lambda: self._start(process))
+        return None
 
-    def tear(self, process: Process, disk: SimulatedDisk) -> None:
+    def stop(self, process: Process) -> int | None:
+        """Stop a process for a while."""
+        if not process.up or process.paused:
+            return _MISSED
+        process.pause(self.world.rng.uniform(*PAUSE_S))
+        return None
+
+    def tear(self, process: Process, disk: SimulatedDisk) -> int | None:
         """Let the power go in the middle of the next writes."""
+        if not process.up:
+            return _MISSED
         disk.fuse = self.world.rng.randrange(0, 400)
 
         def gone() -> None:
@@ -119,6 +162,7 @@ class Storm:
             self.world.after(self.world.rng.uniform(*RESTART_S), lambda: self._start(process))
 
         self.world.after(0.8, gone)
+        return None
 
     def cut(self, one: Process, other: Process) -> None:
         """Part two processes."""
@@ -211,14 +255,17 @@ def _repeat(storm: Storm, _: int | None) -> int | None:
     return None if storm.repeat_step() else _MISSED
 
 
-def _both(storm: Storm, _: int | None) -> None:
-    storm.crash(_one_of(storm, [*storm.cluster.gateways]))
-    storm.world.after(storm.world.rng.uniform(0.0, 1.5), lambda: storm.crash(storm.cluster.scheduler))
+def _both(storm: Storm, _: int | None) -> int | None:
+    missed = storm.crash(_one_of(storm, [*storm.cluster.gateways]))
+    storm.world.after(
+        storm.world.rng.uniform(0.0, 1.5), lambda: storm.crash(storm.cluster.scheduler) and None
+    )
+    return missed
 
 
-def _torn_gateway(storm: Storm, _: int | None) -> None:
+def _torn_gateway(storm: Storm, _: int | None) -> int | None:
     gateway = storm.world.rng.choice(storm.cluster.gateways)
-    storm.tear(gateway, gateway.disk)
+    return storm.tear(gateway, gateway.disk)
 
 
 def _vanish(storm: Storm, target: int | None) -> int | None:
@@ -279,12 +326,12 @@ FAULTS: dict[str, Callable[[Storm, int | None], int | None]] = {
     "nats down": lambda s, _: s.crash(s.cluster.nats),
     "registry crash": lambda s, _: s.crash(s.cluster.registry),
     "both crash": _both,
-    "gateway stops": lambda s, _: _one_of(s, [*s.cluster.gateways]).pause(s.world.rng.uniform(*PAUSE_S)),
-    "scheduler stops": lambda s, _: s.cluster.scheduler.pause(s.world.rng.uniform(*PAUSE_S)),
-    "worker stops": lambda s, _: _one_of(s, [*s.cluster.workers]).pause(s.world.rng.uniform(*PAUSE_S)),
-    "usage stops": lambda s, _: s.cluster.usage.pause(s.world.rng.uniform(*PAUSE_S)),
-    "nats stops": lambda s, _: s.cluster.nats.pause(s.world.rng.uniform(*PAUSE_S)),
-    "registry stops": lambda s, _: s.cluster.registry.pause(s.world.rng.uniform(*PAUSE_S)),
+    "gateway stops": lambda s, _: s.stop(_one_of(s, [*s.cluster.gateways])),
+    "scheduler stops": lambda s, _: s.stop(s.cluster.scheduler),
+    "worker stops": lambda s, _: s.stop(_one_of(s, [*s.cluster.workers])),
+    "usage stops": lambda s, _: s.stop(s.cluster.usage),
+    "nats stops": lambda s, _: s.stop(s.cluster.nats),
+    "registry stops": lambda s, _: s.stop(s.cluster.registry),
     "torn gateway outbox": _torn_gateway,
     "torn scheduler outbox": lambda s, _: s.tear(s.cluster.scheduler, s.cluster.scheduler.disk),
     "nats full": _full,

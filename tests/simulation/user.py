@@ -13,7 +13,7 @@ from kit.errors import Code, ServiceError
 from kit.grpc_errors import service_error
 from services.gateway.app.reading import Acceptance
 from services.gateway.core.choice import Piece
-from services.gateway.core.outcome import Closed, FinishReason
+from services.gateway.core.outcome import Closed
 from tests.simulation import tokens
 from tests.simulation.messages import Attach, Delete, Start
 from tests.simulation.rpc import Call, Server, unavailable
@@ -62,7 +62,7 @@ class Choice:
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
-    ended: FinishReason | None = None
+    ended: bool = False
     skipped: int = 0  # tokens before these that it did not ask for
 
 
@@ -80,8 +80,11 @@ class User(Server):
         self.closed: Closed | None = None
         self.error: ServiceError | None = None
         self.returns = False
+        self.rest_s = 0.0  # before it tries again, beside the usual
         self.requests: list[int] = []  # every generation it was told of
+        self.told_by: set[tuple[str, int]] = set()  # gateways, and their lives, that gave it tokens
         self._tries = self._unknown = 0
+        self._gateway = gateways[0]
         self._started = False
 
     @property
@@ -127,10 +130,11 @@ class User(Server):
                 self._judge(service_error(error))
             if self.phase is not Phase.OVER:
                 self.phase = Phase.AWAY
-                await asyncio.sleep(self.world.rng.uniform(*RETRY_S))
+                await asyncio.sleep(self.world.rng.uniform(*RETRY_S) + self.rest_s)
 
     async def _converse(self, gateway: Gateway) -> None:
         call = Call(self.network, self, gateway, "Generate", window=WINDOW)
+        self._gateway = gateway
         self.phase = Phase.ASKING
         try:
             question = self._question()
@@ -176,13 +180,14 @@ class User(Server):
 
     def _piece(self, piece: Piece) -> None:
         choice, world = self.choices[piece.choice], self.world
+        self.told_by.add((self._gateway.name, self._gateway.life))
         at = choice.skipped + len(choice.tokens)
         if piece.index != at:
             world.fail(f"{self.name} has {at} tokens of choice {piece.choice} and got number {piece.index}")
         if at == choice.skipped or piece.finish_reason is not None:
             world.note(self.name, "gets", piece.choice, at, piece.count, piece.finish_reason)
         choice.tokens += [record.token_id for record in piece.tokens]
-        if choice.ended is not None:
+        if choice.ended:
             if piece.count or not choice.text.endswith(piece.text):
                 world.fail(f"{self.name} has the end of choice {piece.choice} and got {piece}")
             return
@@ -192,7 +197,7 @@ class User(Server):
         expected = self.truth().tokens[piece.choice][choice.skipped : at + piece.count]
         if tuple(choice.tokens) != expected:
             world.fail(f"{self.name} got {choice.tokens} of choice {piece.choice}, not {list(expected)}")
-        choice.ended = piece.finish_reason
+        choice.ended = piece.finish_reason is not None
 
     def truth(self) -> tokens.Truth:
         """What it must get a beginning of."""
@@ -209,23 +214,15 @@ class User(Server):
         for number, choice in enumerate(self.choices):
             text = self.truth().texts[number]
             whole = len(choice.tokens) + choice.skipped == len(self.truth().tokens[number])
-            if choice.ended is None or (whole and not text.endswith(choice.text)):
+            if not choice.ended or (whole and not text.endswith(choice.text)):
                 self.world.fail(
                     f"{self.name} has {choice.text!r} at the end of choice {number}, not {text!r}"
                 )
         self.end(f"done {closed.finish_reason.label} {closed.output_tokens}")
 
-    def _doubt(self) -> None:
-        """Take back what a gateway said of the end that it may not have known."""
-        for choice in self.choices:
-            if choice.ended not in {FinishReason.STOP, FinishReason.LENGTH}:
-                choice.ended = None
-
     def _judge(self, error: ServiceError) -> None:
         self.world.note(self.name, "hears", error.code.name, error.reason)
         known = self.acceptance is not None or self.wish.follows is not None
-        if error.reason == "OWNERSHIP_LOST":
-            self._doubt()
         if error.code is Code.INVALID_ARGUMENT:
             self.world.fail(f"{self.name} was refused: {error}")
         if error.reason == "IDEMPOTENCY_CONFLICT" and not self.wish.contested:

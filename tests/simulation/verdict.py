@@ -104,12 +104,19 @@ class Judge:
         if closing is None:
             if user.closed is not None:
                 self._fail(f"{user.name} was told the end of request {request_id}, which is unresolved")
-        elif closing.output_tokens < seen:
+        elif closing.output_tokens < seen and not self._unheard(user):
             self._fail(f"{user.name} saw {seen} tokens of {request_id}, billed {closing.output_tokens}")
         elif user.closed is not None and _told(user) != _billed(row):
             self._fail(f"{user.name} was told {_told(user)} of request {request_id}, billed {_billed(row)}")
         elif user.outcome.startswith("failed") and closing.billable_tokens:
             self._fail(f"{user.name} was told that request {request_id} failed, and pays for it")
+
+    def _unheard(self, user: User) -> bool:
+        """Whether the scheduler died before its owner had heard what another gateway had told this user."""
+        opened = self._auditor.opened_at.get(user.request_id, 0.0)
+        died = any(name == "scheduler" and at >= opened for name, _, at in self._cluster.deaths)
+        owner = self._auditor.grants[user.request_id][-1]
+        return died and bool(user.told_by - {(owner.gateway, owner.life)})
 
     def _keys(self) -> None:
         """One generation and one bill for a tenant, key and body."""
