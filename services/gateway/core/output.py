@@ -105,6 +105,11 @@ class Output:
             choice.cut(kept, reason, verdict.error_reason if reason is FinishReason.ERROR else "")
         self.end(verdict.closed.finish_reason, verdict.error_reason)
 
+    def agrees(self, verdict: Verdict) -> bool:
+        """Whether every choice has the tokens that it was closed with."""
+        pairs = zip(self.choices, verdict.output_tokens, strict=False)
+        return all(choice.output_tokens == kept for choice, kept in pairs)
+
     def close(self, now: float) -> None:
         """Nothing more will come."""
         for reader in self.readers:

@@ -213,7 +213,10 @@ class Owner(Life):
             self._open(now)
         self._account.verdict = verdict
         self.output.adopt(verdict)
-        self._end(self._account.error(verdict), now, certain=True)
+        if self.output.agrees(verdict):
+            self._end(self._account.error(verdict), now, certain=True)
+        else:  # a stop string found here was never heard there: what readers had is not what is billed
+            self._end(outcome.ownership_lost(), now)
 
     def token(self, choice: int, index: int, token: NewToken, now: float) -> None:
         """Take one token; a completed stop string ends its choice at the scheduler too."""

@@ -27,9 +27,9 @@ def quiet():
     return scene
 
 
-def told():
-    closed = Closed(FinishReason.LENGTH, 3, 0, 1, 4, 0.0, 0.0, 0.0)
-    return Verdict(closed, (1,), (FinishReason.LENGTH,))
+def told(output=1):
+    closed = Closed(FinishReason.LENGTH, 3, 0, output, 3 + output, 0.0, 0.0, 0.0)
+    return Verdict(closed, (output,), (FinishReason.LENGTH,))
 
 
 def kinds(scene):
@@ -133,3 +133,15 @@ def test_an_end_of_our_own_is_told_once_it_is_certain():
     assert scene.owner.error.reason == "OWNERSHIP_LOST"
     (piece,) = scene.reader.take(scene.now)
     assert (piece.text, piece.finish_reason) == ("", None)
+
+
+def test_a_verdict_that_is_not_what_readers_had_is_not_told_as_done():
+    scene = Scene()
+    scene.submit(stop=("b",))
+    scene.accept()
+    scene.token(*scene.ids("ab"))
+    scene.reader.take(scene.now)
+    scene.cut()
+    scene.welcome(1)
+    scene.attached(*scene.ids("ab"), *scene.ids("c"), verdict=told(3))
+    assert scene.owner.error.reason == "OWNERSHIP_LOST"
