@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PATCHES = sorted(Path(__file__).parent.glob("*.patch"))
-SEEDS = "240"
+SEEDS = "160"
 _SUITE = re.compile(r"^Suite: (.+)$", re.MULTILINE)
 
 
