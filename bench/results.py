@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -30,11 +31,21 @@ def surroundings() -> dict[str, Any]:
         "commit": _git("rev-parse", "HEAD"),
         "clean": not _git("status", "--porcelain"),
         "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
-        "versions": {package: importlib.metadata.version(package) for package in _PACKAGES},
+        "versions": {package: _version(package) for package in _PACKAGES},
     }
 
 
+def _version(package: str) -> str | None:
+    """None where it is not installed: not every bench needs all of them."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def _git(*arguments: str) -> str:
+    if shutil.which("git") is None:
+        return ""
     done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     return done.stdout.strip()
 

@@ -65,7 +65,6 @@ def rotate_and_write(
         frequencies,
         frequencies if head_norm is None else head_norm,
         layer,
-        qkv.stride(0),
         epsilon,
         HEADS=heads.count,
         KV_HEADS=heads.kv_count,

@@ -36,8 +36,7 @@ INT64 = ("kinds", "keys", "top_ks", "candidate_ids", "token_ids", "settled", "fi
 FLOAT64 = ("temperatures", "top_ps", "min_ps", "score")
 FLOAT32 = ("parts", "weights", "stream", "norm", "addend_norm", "frequencies", "head_norm")
 FLOAT32 += ("logits", "most", "mass", "candidates")
-VALUES = {"query_stride": "i32", "table_stride": "i32", "stride": "i32", "blocks": "i32"}
-VALUES |= {"scale": "fp32", "epsilon": "fp32"}
+VALUES = {"table_stride": "i32", "blocks": "i32", "scale": "fp32", "epsilon": "fp32"}
 
 
 def type_of(argument: str, activations: str) -> str:

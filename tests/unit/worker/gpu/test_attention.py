@@ -9,10 +9,10 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from bench.gpu_cases import Case, heads_of, make_case
 from services.worker.engine.gpu import attention
-from services.worker.engine.gpu.attention import Heads, Tuning
+from services.worker.engine.gpu.attention import Tuning
 from services.worker.engine.gpu.step import build_step
-from tests.unit.worker.gpu.support import Case, make_case
 
 CPU = torch.device("cpu")
 SMALL = Tuning(keys=32, lines=16, warps=4, stages=2)
@@ -33,14 +33,8 @@ DECODING = [(1, 150), (1, 64), (1, 1)]
 MIXED = [(1, 40), (11, 11), (9, 45)]
 
 
-def heads_of(case: Case) -> Heads:
-    spec = case.spec
-    cap = spec.attention_cap or 0.0
-    return Heads(spec.heads, spec.kv_heads, spec.head_dim, spec.attention_scale, cap)
-
-
 def attended(case: Case, window: int = 0, splits: int | None = None, tuning: Tuning = SMALL) -> torch.Tensor:
-    heads = heads_of(case)
+    heads = heads_of(case.spec)
     step = build_step(case.batch, CPU, attention.tile_queries(heads, tuning))
     out = case.qkv.new_full((len(case.qkv), heads.count * heads.dim), torch.nan)
     layer = case.pool.data[0]
@@ -92,8 +86,8 @@ def test_more_splits_than_blocks_change_nothing() -> None:
 def test_the_sizes_in_use_attend_as_in_torch() -> None:
     case = make_case([(1, 90), (12, 20)])
     tuning = attention.prefill_tuning(float32=True)
-    step = build_step(case.batch, CPU, attention.tile_queries(heads_of(case), tuning))
-    check(case, attention.attend(case.qkv, case.pool.data[0], step, heads_of(case), 0))
+    step = build_step(case.batch, CPU, attention.tile_queries(heads_of(case.spec), tuning))
+    check(case, attention.attend(case.qkv, case.pool.data[0], step, heads_of(case.spec), 0))
 
 
 @pytest.mark.parametrize("splits", [1, 4])

@@ -10,13 +10,12 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from bench.gpu_cases import Case, heads_of, make_case
 from services.worker.engine.feed_forward import Gated
-from services.worker.engine.gpu.attention import Heads
 from services.worker.engine.gpu.operations import FusedGated, add_norm, gated, rotate_and_write
 from services.worker.engine.gpu.step import Step, build_step
 from services.worker.engine.linear import make_linear
 from services.worker.engine.rope import inverse_frequencies, rotate_, rotation
-from tests.unit.worker.gpu.support import Case, make_case
 
 CPU = torch.device("cpu")
 EPSILON = 1e-5
@@ -66,10 +65,9 @@ def rotated(case: Case, head_norm: torch.Tensor | None) -> tuple[torch.Tensor, t
 
 def run_rotation(case: Case, step: Step, head_norm: torch.Tensor | None = None) -> torch.Tensor:
     spec = case.spec
-    heads = Heads(spec.heads, spec.kv_heads, spec.head_dim, spec.attention_scale, 0.0)
     frequencies = inverse_frequencies(spec.layers[0].rope, spec.head_dim)
     rotate_and_write(
-        case.qkv, case.pool.data[0], step, heads, frequencies, head_norm=head_norm, epsilon=EPSILON
+        case.qkv, case.pool.data[0], step, heads_of(spec), frequencies, head_norm=head_norm, epsilon=EPSILON
     )
     return case.qkv[:, : spec.heads * spec.head_dim]
 

@@ -85,7 +85,7 @@ def _share(lowest, context, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr):
     return tl.maximum(tl.cdiv(blocks, SPLITS), 1) * BLOCK_N
 
 
-@triton.jit(do_not_specialize=["query_stride", "table_stride"])
+@triton.jit(do_not_specialize=["table_stride"])
 def decode(
     query_ptr,
     layer_ptr,
@@ -94,7 +94,6 @@ def decode(
     out_ptr,
     parts_ptr,
     weights_ptr,
-    query_stride,
     table_stride,
     scale,
     KV_HEADS: tl.constexpr,
@@ -110,6 +109,7 @@ def decode(
 ):
     """One row's last token, one KV head with its SHARED query heads, one split of the context.
 
+    Queries lie in [tokens, (heads + 2 * KV_HEADS) * HEAD_DIM], with keys and values that are not read here.
     With one split the result is final; else parts [rows, heads, SPLITS, HEAD_DIM] and the base-2 logarithm
     of their weights [rows, heads, SPLITS] are left to `reduce`. A row of context 0 is padding: it stays as
     it is.
@@ -123,7 +123,11 @@ def decode(
         shared, dims = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
         own = (shared < SHARED)[:, None] & (dims < HEAD_DIM)[None, :]
         heads = kv_head * SHARED + shared
-        at = row.to(tl.int64) * query_stride + heads[:, None] * HEAD_DIM + dims[None, :]
+        at = (
+            row.to(tl.int64) * (KV_HEADS * (SHARED + 2) * HEAD_DIM)
+            + heads[:, None] * HEAD_DIM
+            + dims[None, :]
+        )
         query = tl.load(query_ptr + at, mask=own, other=0.0)
         best, total, out = _attend(
             query,
@@ -183,7 +187,7 @@ def reduce(
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
 
 
-@triton.jit(do_not_specialize=["query_stride", "table_stride"])
+@triton.jit(do_not_specialize=["table_stride"])
 def prefill(
     query_ptr,
     layer_ptr,
@@ -194,7 +198,6 @@ def prefill(
     counts_ptr,
     contexts_ptr,
     out_ptr,
-    query_stride,
     table_stride,
     scale,
     KV_HEADS: tl.constexpr,
@@ -222,7 +225,8 @@ def prefill(
     token = (tl.load(starts_ptr + row) + offset).to(tl.int64)
     within = (kv_head * SHARED + lines % SHARED)[:, None] * HEAD_DIM + dims[None, :]
     mask = own[:, None] & (dims < HEAD_DIM)[None, :]
-    query = tl.load(query_ptr + token[:, None] * query_stride + within, mask=mask, other=0.0)
+    at = token[:, None] * (KV_HEADS * (SHARED + 2) * HEAD_DIM) + within
+    query = tl.load(query_ptr + at, mask=mask, other=0.0)
     lowest = tl.maximum(before + first + 1 - WINDOW, 0) if WINDOW > 0 else first * 0
     _, total, out = _attend(
         query,

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["stride"])
+@triton.jit
 def rotate_and_write(
     qkv_ptr,
     positions_ptr,
@@ -12,7 +12,6 @@ def rotate_and_write(
     frequencies_ptr,
     head_norm_ptr,
     layer_ptr,
-    stride,
     epsilon,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -32,7 +31,7 @@ def rotate_and_write(
     mask = (heads < HEADS + 2 * KV_HEADS)[:, None] & (dims < HALF)[None, :]
     turned = (heads < HEADS + KV_HEADS)[:, None]
     own = heads[:, None] * HEAD_DIM + dims[None, :]
-    source = qkv_ptr + token * stride + own
+    source = qkv_ptr + token * ((HEADS + 2 * KV_HEADS) * HEAD_DIM) + own
     left = tl.load(source, mask=mask, other=0.0).to(tl.float32)
     right = tl.load(source + HALF, mask=mask, other=0.0).to(tl.float32)
     if NORMS:
