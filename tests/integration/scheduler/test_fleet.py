@@ -1,6 +1,7 @@
 """Workers come, go, restart and hang."""
 
 import asyncio
+import time
 
 from prometheus_client import CollectorRegistry
 
@@ -151,20 +152,30 @@ async def test_a_worker_without_heartbeats_is_lost_as_soon_as_its_step_is_late_t
     assert gateway.seen[1].tokens == [4, 5, 6]
 
 
-async def test_a_worker_whose_stream_breaks_again_and_again_is_not_stormed(house, eventually):
-    house.start()
-    worker = await house.worker()
+async def test_a_worker_whose_stream_breaks_again_and_again_is_not_stormed(serving, eventually):
+    (gateway,), (worker,) = serving.gateways, serving.workers
+    worker.open.clear()
+    for request_id in range(1, 21):
+        await gateway.submit(request_id, output=3, resume=request_id % 2 == 0)
+    await eventually(lambda: gateway.seen[20].accepted)
     worker.flaps = True
-    await house.announce(worker)
-    await eventually(lambda: worker.attempts >= 3)
-    before = worker.attempts
+    await worker.die()
+    await worker.start()
+    await eventually(lambda: all(gateway.seen[one].request_end for one in range(1, 21)))
+    ends = [gateway.seen[one].choice_end for one in range(1, 21)]
+    assert {(end.finish_reason, end.error_reason) for end in ends} == {
+        (FINISH.FINISH_REASON_ERROR, "WORKER_LOST")
+    }
+    before, used = worker.attempts, time.process_time()
     await asyncio.sleep(2.0)
     assert worker.attempts - before <= 8
+    assert time.process_time() - used < 0.5
     worker.flaps = False
-    await house.until_lane(lambda lane: lane.workers == 1)
-    gateway = await house.gateway()
-    await gateway.submit(1, output=3)
-    await eventually(lambda: gateway.seen[1].request_end)
+    worker.open.set()
+    await serving.until_lane(lambda lane: lane.workers == 1)
+    await gateway.submit(21, output=3)
+    await eventually(lambda: gateway.seen[21].request_end)
+    assert len(gateway.seen[21].tokens) == 3
 
 
 async def test_a_restarted_worker_is_a_new_attachment(serving, eventually):
