@@ -91,11 +91,11 @@ inline Vec accumulate(Vec acc, const uint16_t* numbers, const uint16_t* pair) {
   return dot2(acc, load_as<Words>(numbers), load_as<uint32_t>(pair));
 }
 
-// Call 16 positions of one head into the cache.
+// Call 16 positions of one head into the second-level cache: the first has too few places for what is on its way.
 template <typename T>
 void fetch(const T* run, int head_dim) {
   const char* from = reinterpret_cast<const char*>(run);
-  for (size_t at = 0; at < kLanes * head_dim * sizeof(T); at += 64) __builtin_prefetch(from + at);
+  for (size_t at = 0; at < kLanes * head_dim * sizeof(T); at += 64) __builtin_prefetch(from + at, 0, 1);
 }
 
 // Products of R queries with B blocks of 16 keys: scores [R][kSegment], B * 16 columns. Several blocks at once keep

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import mmap
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +29,7 @@ class NativePool:
         self.page_count = page_count
         self._head_dim = spec.head_dim
         shape = (len(spec.layers), page_count + 1, 2 * spec.kv_heads, page_size * spec.head_dim)
-        self.data = torch.empty(shape, dtype=dtype)
+        self.data = _memory(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
 
     def blank(self, pages: Ints, first: int = 0) -> None:
         """Nothing to do."""
@@ -42,3 +45,15 @@ class NativePool:
             block, lane = divmod(position, LANES)
             keys[:, pages, :, block, :, lane] = value
             values[:, pages, :, block, lane // pair, :, lane % pair] = value
+
+
+def _memory(size: int) -> torch.Tensor:
+    """Bytes that take memory as they are first used, in huge pages if the system has them.
+
+    Attention jumps between pages: with small ones it waits for their addresses as long as for the numbers.
+    """
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
