@@ -51,10 +51,15 @@ def tokenizer() -> Any:
 
 @dataclass(frozen=True)
 class Truth:
-    """What a request must produce: of every choice the tokens, the text and whether it ends by itself."""
+    """What a request must produce: of every choice the tokens, and their text.
+
+    `whole` is what it is when nobody looks for stop strings: a scheduler that closes in a gateway's place
+    knows of none.
+    """
 
     tokens: tuple[tuple[int, ...], ...]
     texts: tuple[str, ...]
+    whole: tuple[tuple[int, ...], ...]
 
 
 def truth(spec: GenerationSpec, seed: int) -> Truth:
@@ -72,7 +77,8 @@ def _truth(
     tokens, texts = zip(
         *(_choice(prompt, most, seed, choice, stop, ignore_eos) for choice in range(n)), strict=True
     )
-    return Truth(tokens, texts)
+    whole = tuple(_choice(prompt, most, seed, choice, (), ignore_eos)[0] for choice in range(n))
+    return Truth(tokens, texts, whole)
 
 
 def _choice(

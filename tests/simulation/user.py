@@ -61,7 +61,7 @@ class Choice:
     """What came of one choice."""
 
     tokens: list[int] = field(default_factory=list)
-    text: str = ""
+    text: str | None = ""  # None once it goes on beyond a stop string
     ended: bool = False
     skipped: int = 0  # tokens before these that it did not ask for
 
@@ -186,15 +186,20 @@ class User(Server):
             world.fail(f"{self.name} has {at} tokens of choice {piece.choice} and got number {piece.index}")
         if at == choice.skipped or piece.finish_reason is not None:
             world.note(self.name, "gets", piece.choice, at, piece.count, piece.finish_reason)
-        choice.tokens += [record.token_id for record in piece.tokens]
-        if choice.ended:
+        truth = self.truth()
+        beyond = at + piece.count > len(truth.tokens[piece.choice])
+        if choice.ended and not beyond:
             if piece.count or not choice.text.endswith(piece.text):
                 world.fail(f"{self.name} has the end of choice {piece.choice} and got {piece}")
             return
-        if not choice.skipped and piece.text_offset != len(choice.text):
+        choice.tokens += [record.token_id for record in piece.tokens]
+        if beyond:
+            choice.text = None  # what was held back, or cut off, comes with it
+        if choice.text is not None and not choice.skipped and piece.text_offset != len(choice.text):
             world.fail(f"{self.name} has {len(choice.text)} letters and got number {piece.text_offset}")
-        choice.text += piece.text
-        expected = self.truth().tokens[piece.choice][choice.skipped : at + piece.count]
+        if choice.text is not None:
+            choice.text += piece.text
+        expected = truth.whole[piece.choice][choice.skipped : at + piece.count]
         if tuple(choice.tokens) != expected:
             world.fail(f"{self.name} got {choice.tokens} of choice {piece.choice}, not {list(expected)}")
         choice.ended = piece.finish_reason is not None
@@ -214,7 +219,7 @@ class User(Server):
         for number, choice in enumerate(self.choices):
             text = self.truth().texts[number]
             whole = len(choice.tokens) + choice.skipped == len(self.truth().tokens[number])
-            if not choice.ended or (whole and not text.endswith(choice.text)):
+            if not choice.ended or (whole and choice.text is not None and not text.endswith(choice.text)):
                 self.world.fail(
                     f"{self.name} has {choice.text!r} at the end of choice {number}, not {text!r}"
                 )
