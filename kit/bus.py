@@ -15,6 +15,7 @@ from nats.js import api
 from nats.js.errors import BadRequestError
 
 from kit import log
+from kit.backoff import jittered
 from kit.kv import KvView, create_bucket
 from kit.messages import BatchHandler, Handler, Hook, Message, from_nats
 
@@ -133,7 +134,7 @@ class Bus:
                 await self._consume(stream, durable, handler, batch)
             except _FAILURES as error:
                 _log.warning("consumer retries", stream=stream, durable=durable, error=repr(error))
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(jittered(RETRY_S))
 
     async def consumer_pending(self, stream: str, durable: str) -> int:
         """Events stored and not yet acknowledged by this consumer."""
@@ -154,15 +155,14 @@ class Bus:
     ) -> NoReturn:
         """Give `handler` the last event of every subject that matches, then each new one, in order.
 
-        After NATS was away it starts over with the last ones: `on_restart` comes first, and `on_current` once
-        all that was stored has been given.
+        After NATS was away it starts over: `on_restart` comes first, `on_current` once all stored was given.
         """
         while True:
             try:
                 await self._follow(stream, subject, handler, on_restart, on_current)
             except _FAILURES as error:
                 _log.debug("watch retries", stream=stream, subject=subject, error=repr(error))
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(jittered(RETRY_S))
 
     async def _consume(self, stream: str, durable: str, handler: BatchHandler, batch: int) -> None:
         config = api.ConsumerConfig(
@@ -187,7 +187,7 @@ class Bus:
             _log.error(
                 "batch failed, will come again", size=len(messages), error=f"{type(error).__name__}: {error}"
             )
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(jittered(RETRY_S))
             for message in messages:
                 await message.nak()
             return
@@ -226,7 +226,7 @@ class Bus:
                 return await operation()
             except _FAILURES as error:
                 _log.info("waits for NATS", error=repr(error))
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(jittered(RETRY_S))
 
     async def _declare(self, config: api.StreamConfig) -> None:
         try:
@@ -273,7 +273,7 @@ class Bus:
     async def _on_closed(self) -> None:
         # The client gives a connection up for good on some server errors, such as a slow login.
         if not self._closing:
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(jittered(RETRY_S))
             await self._open()
 
     async def _on_error(self, error: Exception) -> None:

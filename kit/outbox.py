@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from kit import log
 from kit.backlog import Backlog, Event, OutboxFull, outbox_full, stored_prefix
+from kit.backoff import Backoff, jittered
 from kit.journal import Journal
 from kit.lifecycle import guard
 
@@ -85,19 +87,18 @@ class Outbox:
         """Publish in order and advance the cursor, until `stop`; then what is left while NATS takes it."""
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _: self._wake.set())
-        retry_s = _FIRST_RETRY_S
+        backoff = Backoff(_FIRST_RETRY_S, _LAST_RETRY_S, math.inf)
         try:
             while self._backlog or not stop.is_set():
                 if not self._backlog:
                     self._wake.clear()
                     await self._wake.wait()
                 elif await self._publish_batch(bus):
-                    retry_s = _FIRST_RETRY_S
+                    backoff.reset()
                 elif stop.is_set():
                     return
                 else:
-                    await asyncio.wait({stopping}, timeout=retry_s)
-                    retry_s = min(2 * retry_s, _LAST_RETRY_S)
+                    await asyncio.wait({stopping}, timeout=jittered(backoff.after(0)))
         finally:
             stopping.cancel()
 

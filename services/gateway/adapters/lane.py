@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 import kit.log
+from kit.backoff import Backoff, jittered
 from services.gateway.adapters.lane_codec import decode, encode
 from services.gateway.core.lane_book import LaneBook
 from services.gateway.core.lane_messages import Welcome
@@ -18,7 +18,7 @@ from services.gateway.core.lease import LaneLostError
 from tokenloom.api.scheduler.v1 import scheduler_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from services.gateway.core.effects import Effect, Meter
     from services.gateway.core.order import Order
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log = kit.log.get("lane")
 
 _WELCOME_S = 5.0
-_FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.05, 2.0
+_FIRST_RETRY_S, _LAST_RETRY_S, _STABLE_S = 0.05, 2.0, 2.0
 
 
 class LaneClient:
@@ -53,7 +53,7 @@ class LaneClient:
         self._flushed = asyncio.Event()
         self._flushed.set()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
+        self._timer_at = self._welcomed_at = math.inf
 
     @property
     def connected(self) -> bool:
@@ -83,17 +83,18 @@ class LaneClient:
 
     async def run(self) -> None:
         """Keep the stream open for ever; returns only by cancellation."""
-        backoff = _FIRST_BACKOFF_S
+        backoff = Backoff(_FIRST_RETRY_S, _LAST_RETRY_S, _STABLE_S)
         while True:
+            self._welcomed_at = math.inf
             try:
                 await self._serve()
-            except* (grpc.RpcError, LaneLostError, asyncio.InvalidStateError, TimeoutError) as errors:
+            except (grpc.RpcError, LaneLostError, asyncio.InvalidStateError, TimeoutError) as error:
                 say = _log.warning if self.connected else _log.debug
-                say("lane lost", cause=_cause(errors.exceptions[0]))
-            backoff = _FIRST_BACKOFF_S if self.connected else min(backoff * 2, _LAST_BACKOFF_S)
-            self._book.disconnect(self._clock())
+                say("lane lost", cause=_cause(error))
+            now = self._clock()
+            self._book.disconnect(now)
             self._moved()
-            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311
+            await asyncio.sleep(jittered(backoff.after(now - self._welcomed_at)))
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until all that was said has been written; False when nobody is there to hear it."""
@@ -115,13 +116,11 @@ class LaneClient:
             if not isinstance(first, scheduler_pb2.LaneResponse) or not first.HasField("welcome"):
                 raise LaneLostError("the scheduler did not say welcome")
             welcome = Welcome(first.welcome.scheduler_epoch, first.welcome.lease_us / 1e6)
-            self._book.welcome(welcome, self._clock())
+            self._welcomed_at = self._clock()
+            self._book.welcome(welcome, self._welcomed_at)
             self._moved()
             _log.info("lane open", scheduler_epoch=welcome.scheduler_epoch, lease_s=welcome.lease_s)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._write(call))
-                group.create_task(self._read(call))
-                group.create_task(self._watch())
+            await _until_one_fails(self._write(call), self._read(call), self._watch())
         finally:
             call.cancel()
 
@@ -187,8 +186,19 @@ def _ignore(owner: Owner, effect: Effect) -> None:
     pass
 
 
+async def _until_one_fails(*work: Coroutine[Any, Any, None]) -> None:
+    # A task group swallows the cancellation of its parent that comes while it fails.
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def _cause(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
     details = error.details() if isinstance(error, grpc.aio.AioRpcError) else None
     return details or str(error) or type(error).__name__

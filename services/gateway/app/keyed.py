@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kit import log
+from kit.backoff import jittered
 from kit.errors import Code, ServiceError
 from services.gateway.core.idempotency import (
     Claim,
@@ -168,7 +168,7 @@ class _Attempt:
         if seconds:
             self._check_wanted()
             # Those who wait for the same claim do not ask in step.
-            await asyncio.sleep(seconds * random.uniform(0.5, 1.0))  # noqa: S311
+            await asyncio.sleep(jittered(seconds))
 
     async def _follow(self, request_id: int) -> Step:
         self._drop()

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, NoReturn
 
 from kit import log
+from kit.backoff import jittered
 from kit.bus import BusError
 from kit.kv import last_events
 from services.registry.core.assignments import Availability, WorkerChanged
@@ -79,7 +80,7 @@ class Deployments:
             except BusError as error:
                 _log.debug("event not published, retrying", error=str(error))
                 self._wake.set()
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(jittered(RETRY_S))
 
     async def flush(self) -> None:
         """Publish all that waits; raises `BusError` when NATS is away."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from kit import lifecycle, log
+from kit.backoff import Backoff, jittered
 from kit.grpc import LANE_MESSAGE_BYTES, channel, service_error
 from services.scheduler.adapters import protos
 from services.scheduler.adapters.replica import Replica
-from services.scheduler.core.backoff import Backoff
 from services.scheduler.core.desk import Worker
 from services.scheduler.core.errors import LaneError
 from tokenloom.api.events.v1 import events_pb2
@@ -149,7 +148,7 @@ class Attachment:
                 await self._attach()
             except (_NotReadyError, _LostError, LaneError, grpc.aio.AioRpcError) as error:
                 _log.warning("worker not attached", worker=self._change.worker_id, reason=_reason(error))
-            await asyncio.sleep(backoff.after(clock() - started, random.random()))  # noqa: S311 - jitter
+            await asyncio.sleep(jittered(backoff.after(clock() - started)))
 
     async def _attach(self) -> None:
         async with channel(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
 
 from kit import log
+from kit.backoff import jittered
 from kit.errors import Code
 from kit.grpc import service_error
 from tokenloom.api.registry.v1 import registry_pb2, registry_pb2_grpc
@@ -59,7 +59,7 @@ class RegistryLink:
                 return await self._join()
             except grpc.aio.AioRpcError as error:
                 self._report(error)
-            await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+            await asyncio.sleep(jittered(retry_s))
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 
     def changed(self) -> None:

@@ -157,6 +157,28 @@ async def test_a_stream_that_ends_is_followed_by_another_that_asks_for_all_again
     assert streams[1].kinds() == ["hello", "submit"]
 
 
+async def test_a_scheduler_that_welcomes_and_hangs_up_is_asked_ever_more_rarely(lane, streams):
+    for _ in range(150):
+        streams[-1].readable.put_nowait(grpc.aio.EOF)
+        await asyncio.sleep(0.01)
+    assert 3 <= len(streams) <= 7
+
+
+async def test_a_stream_that_ends_while_the_gateway_stops_holds_nobody_up(streams, eventually):
+    async with asyncio.timeout(5), running(LaneClient(streams, "g")) as client:
+        await eventually(lambda: client.connected)
+        streams[0].readable.put_nowait(grpc.aio.EOF)
+
+
+async def test_a_stream_that_stood_a_while_is_followed_by_another_at_once(streams, eventually):
+    now = [100.0]
+    async with running(LaneClient(streams, "g", clock=lambda: now[0])) as client:
+        for count in range(1, 8):
+            await eventually(lambda count=count: len(streams) == count and client.connected, 2)
+            now[0] += 3
+            streams[-1].readable.put_nowait(grpc.aio.EOF)
+
+
 async def test_an_acceptance_that_nobody_waits_for_is_cancelled_and_settled(lane, streams, eventually):
     streams[0].say(accepted=scheduler_pb2.Accepted(request_id=9, owner_epoch=1))
     await eventually(lambda: len(streams[0].kinds()) >= 3, 0.2)
