@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import json
+import tracemalloc
 from functools import partial
 
 import grpc
@@ -229,3 +231,38 @@ async def test_a_grpc_reader_that_reads_nothing_is_cancelled(launch):
             while await call.read() is not grpc.aio.EOF:
                 pass
         assert await call.code() is grpc.StatusCode.CANCELLED
+
+
+async def test_a_reader_that_never_reads_much_costs_the_gateway_little_memory(launch):
+    """Eight choices with logprobs: what was committed by the time it was turned away, and then nothing."""
+    cap = 1 << 20
+    async with launch(stream_buffer_bytes=cap) as platform:
+        raw = RawClient(platform.url)
+
+        async def script(job):
+            job.accept()
+            while not job.cancelled.is_set():
+                job.step(*[(choice, 300) for choice in range(8)] * 5, logprobs=True)
+                await asyncio.sleep(0.001)
+            await job.until_cancelled()
+
+        platform.scheduler.script = script
+        tracemalloc.start()
+        try:
+            await raw.post({"model": "toy", "prompt": "abc", "n": 8, "logprobs": 2})
+            await platform.eventually(lambda: platform.scheduler.jobs and platform.scheduler.job.cancels, 30)
+            held = held_by_the_gateway()
+            assert (await platform.events()).row().finish_reason == CANCELLED
+            raw.leave()
+            await asyncio.sleep(0.1)
+            assert held < 16 * cap  # what the sockets took is kept too, for whoever follows
+            assert held_by_the_gateway() < cap
+        finally:
+            tracemalloc.stop()
+
+
+def held_by_the_gateway() -> int:
+    """Bytes that its code has allocated and not let go."""
+    gc.collect()
+    own = tracemalloc.Filter(inclusive=True, filename_pattern="*/services/gateway/*")
+    return sum(one.size for one in tracemalloc.take_snapshot().filter_traces([own]).traces)
