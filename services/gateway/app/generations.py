@@ -218,6 +218,7 @@ class Generations:
     async def _follow(self, tenant: Tenant, request_id: int) -> Live:
         record = await self._ports.records.get(request_id, tenant.tenant_id)
         tokenizer = await self._tokenizer_of(record.model_version)
+        self._check_open()
         if live := self._table.find(request_id, tenant.tenant_id):
             return live  # another reader was faster
         meter = self._ports.meters.of(record.model_version, tenant.tenant_id)

@@ -166,6 +166,23 @@ async def test_a_drain_refuses_new_work_and_lets_running_streams_finish(platform
     assert [row.finish_reason for row in (await platform.events(2)).closed] == [1, 1]
 
 
+async def test_a_drain_that_begins_while_a_request_is_looked_up_turns_its_follower_away(platform):
+    class Slow(dict):
+        def get(self, key):
+            platform.stop.set()
+            return super().get(key)
+
+    platform.scheduler.script = platform.says("hello")
+    async with platform.http() as client:
+        await client.post("/v1/generations", json=GENERATE)
+        record = scheduler_pb2.GetGenerationResponse(
+            state=pb.GENERATION_STATE_RUNNING, model_version=platform.model_version, text_spec=b'{"stop": []}'
+        )
+        platform.scheduler.records = Slow({(9, "acme"): record})
+        answer = await client.get("/v1/generations/gen-0000000000000009?from=0")
+    assert (answer.status_code, answer.json()["error"]["reason"]) == (503, "DRAINING")
+
+
 async def test_what_outlives_the_grace_ends_as_it_stands(launch):
     async with launch(drain_grace_s=0.1) as platform:
 
