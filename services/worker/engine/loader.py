@@ -86,6 +86,8 @@ def _triton(spec: ModelSpec, weights: Checkpoint, config: EngineConfig, pages: i
             raise EngineError(f"the Triton kernels cannot be used: {reason}") from reason
         _log.warning("torch computes, more slowly than Triton's kernels", reason=str(reason))
         return None
+    if config.device == "cpu" and not gpu.INTERPRETED:
+        raise EngineError("the Triton kernels need a GPU")
     pool = gpu.GpuPool(spec, pages, config.page_size, weights.dtype, config.device)
     graph_rows = config.slot_count if config.device == "cuda" else 0
     forward = gpu.GpuDecoder(spec, weights, pool, graph_rows=graph_rows)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from triton import __version__ as VERSION  # noqa: N812 - it is a constant
+import triton
 
 from services.worker.engine.gpu.decoder import GpuDecoder
 from services.worker.engine.gpu.pool import GpuPool
 from services.worker.engine.gpu.sampler import GpuSampler
 
-__all__ = ["VERSION", "GpuDecoder", "GpuPool", "GpuSampler"]
+__all__ = ["INTERPRETED", "VERSION", "GpuDecoder", "GpuPool", "GpuSampler"]
+
+VERSION: str = triton.__version__
+# Whether the kernels run on a CPU, for tests: it takes TRITON_INTERPRET=1 from the start.
+INTERPRETED: bool = triton.knobs.runtime.interpret
