@@ -90,9 +90,9 @@ def stack(request: pytest.FixtureRequest, models_dir: Path) -> Iterator[Stack]:
 
 
 @contextlib.contextmanager
-def running(models_dir: Path, options: StackOptions) -> Iterator[Stack]:
-    """Run a platform until the end of the block, where it must drain."""
-    data_dir = Path(tempfile.mkdtemp(prefix="tokenloom-e2e-", dir="/tmp"))
+def running(models_dir: Path, options: StackOptions, data_dir: Path | None = None) -> Iterator[Stack]:
+    """Run a platform until the end of the block, where it must drain; its data is removed then."""
+    data_dir = data_dir or Path(tempfile.mkdtemp(prefix="tokenloom-e2e-", dir="/tmp"))
     process = _start(data_dir, models_dir, options)
     try:
         yield _await_ready(process, data_dir)

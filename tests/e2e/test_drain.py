@@ -16,7 +16,7 @@ from tests.chaos import journal
 from tests.chaos.clients import GONE, Crowd
 from tests.chaos.verdict import judge
 from tests.chaos.wire import Gateway, Wire
-from tests.e2e.conftest import StackOptions
+from tests.e2e.conftest import StackOptions, running
 from tokenloom.up.probes import GrpcProbe, Health, NatsProbe
 
 _SETTINGS = {
@@ -25,12 +25,8 @@ _SETTINGS = {
     "TOKENLOOM_RESUBMIT_TIMEOUT_S": "30",
     "TOKENLOOM_KV_BYTES": str(256 << 20),
 }
-pytestmark = [
-    pytest.mark.timeout(400),
-    pytest.mark.parametrize(
-        "stack", [StackOptions(gateways=2, workers=2, dtype="bfloat16", env=_SETTINGS)], indirect=True
-    ),
-]
+_OPTIONS = StackOptions(gateways=2, workers=2, dtype="bfloat16", env=_SETTINGS)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.parametrize("stack", [_OPTIONS], indirect=True)]
 _CALLERS = 8
 # Some end within the grace, the longest ones outlast it.
 _LENGTHS = (8, 24, 200)
@@ -63,11 +59,11 @@ async def test_a_service_that_drains_under_load_loses_no_row_and_cuts_nobody_off
 ):
     truth = journal.Journal(tmp_path / "journal.jsonl")
     crowd = Crowd(wires, truth, seed=len(kind), lengths=_LENGTHS)
-    callers = asyncio.create_task(crowd.run(_CALLERS))
-    async with asyncio.timeout(60):
-        while crowd.streaming < _CALLERS // 2:  # noqa: ASYNC110 - callers come and go
-            await asyncio.sleep(0.05)
+    callers = await busy(crowd)
+    others = pids(stack)
     name = await drained(stack, kind)
+    del others[name]
+    assert others.items() <= pids(stack).items()
     crowd.stop()
     await asyncio.wait_for(callers, 120)
     await truth.close()
@@ -83,6 +79,36 @@ async def test_a_service_that_drains_under_load_loses_no_row_and_cuts_nobody_off
         assert verdict.reasons["incomplete"] == 0
     assert_nobody_was_cut_off(lines)
     assert_what_may_resume_went_on(lines)
+
+
+async def test_ctrl_c_under_load_ends_everything_in_time_and_loses_no_row(stack, wires, tmp_path, models_dir):
+    truth = journal.Journal(tmp_path / "journal.jsonl")
+    callers = await busy(Crowd(wires, truth, seed=1, lengths=_LENGTHS))
+    stack.process.send_signal(signal.SIGINT)
+    assert await asyncio.to_thread(stack.process.wait, 60) == 0
+    assert "killed" not in stack.log
+    callers.cancel()
+    await asyncio.wait({callers})
+    await truth.close()
+    lines = journal.read(tmp_path / "journal.jsonl")
+    with running(models_dir, _OPTIONS, stack.data_dir) as again:
+        verdict = judge(lines, await rows(again, known(lines)), [])
+    assert verdict.findings == []
+    assert (verdict.unresolved, verdict.finished > 0) == (0, True)
+
+
+async def busy(crowd) -> asyncio.Task[None]:
+    """Callers, most of whom are being streamed to."""
+    callers = asyncio.create_task(crowd.run(_CALLERS))
+    async with asyncio.timeout(60):
+        while crowd.streaming < _CALLERS // 2:  # noqa: ASYNC110 - callers come and go
+            await asyncio.sleep(0.05)
+    return callers
+
+
+def pids(stack) -> dict[str, int]:
+    kinds = ("gateway", "scheduler", "worker", "usage", "registry", "nats")
+    return {row["name"]: row["pid"] for kind in kinds for row in stack.services(kind)}
 
 
 async def drained(stack, kind) -> str:
