@@ -238,6 +238,8 @@ class LaneBook:
         if owner is None:
             self._decline(message)
             return
+        if not owner.informed and not isinstance(message, Attached):
+            return  # it was said to an earlier attachment
         self._again_until.pop(message.request_id, None)
         match message:
             case Accepted():
@@ -273,16 +275,16 @@ class LaneBook:
         for request_id, choice, index, token in zip(
             step.request_ids, step.choices, step.indices, step.tokens, strict=True
         ):
-            if owner := owners.get(request_id):
+            if (owner := owners.get(request_id)) and owner.informed:
                 try:
                     owner.token(choice, index, token, now)
                 except Exception as fault:  # one request's fault ends one request
                     self._give_up_on(owner, fault, now)
         for end in step.choice_ends:
-            if owner := owners.get(end.request_id):
+            if (owner := owners.get(end.request_id)) and owner.informed:
                 self._tell(owner, owner.choice_ended, end.choice, end.reason, end.error_reason, now)
         for last in step.request_ends:
-            if owner := owners.get(last.request_id):
+            if (owner := owners.get(last.request_id)) and owner.informed:
                 said = last.input_tokens, last.cached_tokens, last.queue_s
                 self._tell(owner, owner.request_ended, *said, now)
 

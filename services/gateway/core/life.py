@@ -60,6 +60,7 @@ class Life:
         """With an `order` it is to be submitted, without one to be attached to."""
         self.request_id, self.tenant_id, self.vocabulary = request_id, tenant_id, vocabulary
         self.owning = order is not None
+        self.informed = order is not None  # what happens to it can be understood
         self.opened = False  # callers may see `accepted`
         self.over = False  # nothing more is expected of the scheduler
         self.ended = False
@@ -156,6 +157,7 @@ class Life:
         submit, received = message.submit, now - message.age_s
         deadline = None if submit.deadline_s is None else now + submit.deadline_s
         self._order = replace(submit.order, received=received, deadline=deadline)
+        self.informed = True
         self._account.opened_at = message.opened_at
         self.output.open(self.vocabulary, self.order.stop, self.order.n)
         if message.first_token_s is not None:

@@ -1,9 +1,22 @@
 """When callers are told: of a request once the scheduler knows of that, of its end once it is certain."""
 
+import pytest
+
 from kit.errors import invalid
+from services.gateway.core.choice import NewToken
 from services.gateway.core.effects import Refuse
 from services.gateway.core.lane_book import LaneBook
-from services.gateway.core.lane_messages import Heartbeat, HeartbeatAck, Open, Refused, Submit, Welcome
+from services.gateway.core.lane_messages import (
+    Heartbeat,
+    HeartbeatAck,
+    Open,
+    Refused,
+    RequestEnd,
+    Settle,
+    Step,
+    Submit,
+    Welcome,
+)
 from services.gateway.core.outcome import Closed, FinishReason, Verdict, void
 from tests.unit.gateway_core.lane_scene import LEASE_S, Scene
 
@@ -145,3 +158,27 @@ def test_a_verdict_that_is_not_what_readers_had_is_not_told_as_done():
     scene.welcome(1)
     scene.attached(*scene.ids("ab"), *scene.ids("c"), verdict=told(3))
     assert scene.owner.error.reason == "OWNERSHIP_LOST"
+
+
+LATE = {
+    "a step": lambda scene: scene.hear(Step([7], [0], [1], [NewToken(301)])),
+    "the end of a choice": lambda scene: scene.end_choice(),
+    "the end": lambda scene: scene.hear(Step(request_ends=[RequestEnd(7, 3, 0, 0.001)])),
+    "a grant": lambda scene: scene.grant(2),
+    "a verdict": lambda scene: scene.hear(Settle(7, 1, told(1))),
+}
+
+
+@pytest.mark.parametrize("late", LATE.values(), ids=LATE)
+def test_what_an_earlier_attachment_is_still_told_does_not_reach_the_next_one(late):
+    scene = Scene()
+    scene.attach()
+    scene.attached(300)
+    scene.do("leave", scene.reader)
+    scene.attach()
+    late(scene)
+    assert (scene.owner.ended, scene.owner.owning) == (False, False)
+    scene.attached(300, 301)
+    scene.token(302)
+    (piece,) = scene.reader.take(scene.now)
+    assert [record.token_id for record in piece.tokens] == [300, 301, 302]
