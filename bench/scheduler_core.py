@@ -7,6 +7,7 @@ import statistics
 import time
 from dataclasses import replace
 
+from bench.figures import Figure
 from services.scheduler.core.lane import Lane
 from services.scheduler.core.limits import LaneLimits
 from services.scheduler.core.messages import Capacity, Request, StepPlan, StepResult
@@ -52,15 +53,14 @@ def measure(sequences: int, depth: int = 1, steps: int = 200) -> list[float]:
     return found
 
 
-def main() -> None:
-    """Print one line per size."""
+def figures() -> list[Figure]:
+    """Measure."""
     gc.collect()
     gc.freeze()
+    found: list[Figure] = []
     for sequences, goal in GOALS_MS.items():
-        found = sorted(measure(sequences))
-        p50, p99 = statistics.median(found), found[int(len(found) * 0.99)]
-        print(f"{sequences:5} running: p50 {p50:.3f} ms, p99 {p99:.3f} ms a step (goal {goal} ms)")
-
-
-if __name__ == "__main__":
-    main()
+        times = sorted(measure(sequences))
+        p50, p99 = statistics.median(times), times[int(len(times) * 0.99)]
+        title = f"plan + commit, {sequences:,} sequences"
+        found += [Figure(f"{title}: p50", p50, "ms", goal), Figure(f"{title}: p99", p99, "ms")]
+    return found

@@ -1,0 +1,109 @@
+"""The control plane alone: real gateway and scheduler, a worker that costs nothing, over gRPC and HTTP/SSE.
+
+Rates are tokens a second of a process's own CPU time, so that the client and a busy machine do not count.
+A token's way is from the worker's result to the client that has read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bench.callers import over_grpc, over_http
+from bench.figures import Figure
+from bench.hollow import age_s, control_plane
+from bench.peers.client import percentile
+from bench.processes import cpu_s
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from bench.stand import Stand
+
+    Face = Callable[[Stand, int, Callable[[list[int]], None]], Awaitable[None]]
+
+STREAMS, OUTPUT = 128, 384
+PACED_STREAMS, PACED_OUTPUT, PACED_STEP_MS = 32, 200, 25.0
+ADDED_P99_MS, TOKENS_S = 3.0, 12_000.0
+_FACES: dict[str, Face] = {"gRPC": over_grpc, "HTTP": over_http}
+
+
+@dataclass(slots=True)
+class _Heard:
+    tokens: int = 0
+    events: int = 0
+    ages: list[float] = field(default_factory=list)
+
+    def count(self, token_ids: list[int]) -> None:
+        self.tokens += len(token_ids)
+        self.events += 1
+
+    def time(self, token_ids: list[int]) -> None:
+        self.count(token_ids)
+        self.ages.extend(map(age_s, token_ids))
+
+
+async def rates(stand: Stand, name: str) -> list[Figure]:
+    """As fast as it goes: what waits for a client is coalesced."""
+    heard = _Heard()
+    spent, seconds = await _run(stand, name, STREAMS, OUTPUT, heard.count)
+    tokens, events = heard.tokens, heard.events
+    return [
+        Figure(
+            f"{name}, {STREAMS} streams: tokens a second of gateway CPU", tokens / spent["gateway"], "tok/s"
+        ),
+        Figure(
+            f"{name}, {STREAMS} streams: events a second of gateway CPU", events / spent["gateway"], "1/s"
+        ),
+        Figure(f"{name}, {STREAMS} streams: scheduler CPU a token", spent["scheduler"] / tokens * 1e6, "us"),
+        Figure(f"{name}, {STREAMS} streams: tokens a second, all on this machine", tokens / seconds, "tok/s"),
+    ]
+
+
+async def added(stand: Stand, name: str) -> list[Figure]:
+    """At a steady step: one event a token."""
+    heard = _Heard()
+    spent, _ = await _run(stand, name, PACED_STREAMS, PACED_OUTPUT, heard.time)
+    p50, p99 = (1e3 * percentile(heard.ages, share) for share in (0.5, 0.99))
+    tokens, title = heard.tokens, f"{name}, {PACED_STREAMS} streams, {PACED_STEP_MS:.0f} ms steps"
+    goal = TOKENS_S if name == "gRPC" else None
+    return [
+        Figure(
+            f"{title}: tokens a second of gateway CPU", tokens / spent["gateway"], "tok/s", goal, more=True
+        ),
+        Figure(f"{title}: tokens an event", tokens / heard.events, ""),
+        Figure(f"{title}: scheduler CPU a token", spent["scheduler"] / tokens * 1e6, "us"),
+        Figure(f"{title}: worker's result to client, p50", p50, "ms"),
+        Figure(f"{title}: worker's result to client, p99", p99, "ms", ADDED_P99_MS),
+    ]
+
+
+async def _run(
+    stand: Stand, name: str, streams: int, output: int, hear: Callable[[list[int]], None]
+) -> tuple[dict[str, float], float]:
+    """CPU seconds by service, and seconds, of so many streams at once."""
+    call = _FACES[name]
+    await call(stand, 8, _Heard().count)  # what is loaded on first use is loaded
+    pids = {kind: stand.service(kind)["pid"] for kind in ("gateway", "scheduler")}
+    before, began = {kind: cpu_s(pid) for kind, pid in pids.items()}, time.perf_counter()
+    await asyncio.gather(*(call(stand, output, hear) for _ in range(streams)))
+    seconds = time.perf_counter() - began
+    return {kind: cpu_s(pid) - before[kind] for kind, pid in pids.items()}, seconds
+
+
+async def _measure() -> list[Figure]:
+    found: list[Figure] = []
+    async with control_plane() as stand:
+        for name in _FACES:
+            found += await rates(stand, name)
+    async with control_plane(PACED_STEP_MS) as stand:
+        for name in _FACES:
+            found += await added(stand, name)
+    return found
+
+
+def figures() -> list[Figure]:
+    """Measure."""
+    return asyncio.run(_measure())
