@@ -47,7 +47,10 @@ class LaneClient:
     ) -> None:
         self._open_lane = open_lane
         self._clock = clock
+        self._resubmit_s = resubmit_s
         self._book = LaneBook(gateway_id, resubmit_s=resubmit_s)
+        self._scheduler_epoch = 0
+        self._caught_up_at = -math.inf
         self._carry_out: Callable[[Owner, Effect], None] = _ignore
         self._wake = asyncio.Event()
         self._flushed = asyncio.Event()
@@ -59,6 +62,11 @@ class LaneClient:
     def connected(self) -> bool:
         """The scheduler has welcomed us and the stream stands."""
         return self._book.connected
+
+    @property
+    def catching_up(self) -> bool:
+        """The scheduler may have yet to hear of what a lost one ran."""
+        return not self.connected or self._clock() < self._caught_up_at
 
     def listen(self, carry_out: Callable[[Owner, Effect], None]) -> None:
         """Who does what owners ask for."""
@@ -117,6 +125,9 @@ class LaneClient:
                 raise LaneLostError("the scheduler did not say welcome")
             welcome = Welcome(first.welcome.scheduler_epoch, first.welcome.lease_us / 1e6)
             self._welcomed_at = self._clock()
+            if self._scheduler_epoch not in {0, welcome.scheduler_epoch}:
+                self._caught_up_at = self._welcomed_at + self._resubmit_s
+            self._scheduler_epoch = welcome.scheduler_epoch
             self._book.welcome(welcome, self._welcomed_at)
             self._moved()
             _log.info("lane open", scheduler_epoch=welcome.scheduler_epoch, lease_s=welcome.lease_s)

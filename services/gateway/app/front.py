@@ -78,11 +78,20 @@ class Front:
 
     async def _named(self, tenant: Tenant, reference: Reference, use: Callable[[int], Awaitable[T]]) -> T:
         if not isinstance(reference, Key):
-            return await use(reference)
+            return await self._known(reference, use)
         entry = await self._keyed.find(tenant, reference)
         try:
-            return await use(entry.request_id)
+            return await self._known(entry.request_id, use)
         except ServiceError as error:
             if error.code is Code.NOT_FOUND and entry.accepted:
                 raise expired() from None
+            raise
+
+    async def _known(self, request_id: int, use: Callable[[int], Awaitable[T]]) -> T:
+        try:
+            return await use(request_id)
+        except ServiceError as error:
+            if error.code is Code.NOT_FOUND and self._generations.catching_up:
+                message = "the scheduler has just started and may hear of the request soon"
+                raise ServiceError(Code.UNAVAILABLE, "NO_CAPACITY", message, retry_after_ms=1000) from None
             raise

@@ -99,6 +99,11 @@ class Generations:
         """Requests of this gateway that are submitted and not yet closed."""
         return self._table.owned()
 
+    @property
+    def catching_up(self) -> bool:
+        """That a request is unknown may not be true for long."""
+        return self._ports.lane.catching_up
+
     async def start(
         self, tenant: Tenant, spec: GenerationSpec, arrival: Arrival, ticket: Ticket | None = None
     ) -> Reading:

@@ -68,6 +68,10 @@ class KeptRecord:
 class Lane(Protocol):
     """The way to the scheduler, and the owners of what goes over it."""
 
+    @property
+    def catching_up(self) -> bool:
+        """The scheduler may have yet to hear of what a lost one ran."""
+
     def listen(self, carry_out: Callable[[Owner, Effect], None]) -> None:
         """Who does what owners ask for."""
 

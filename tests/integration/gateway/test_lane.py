@@ -192,3 +192,18 @@ async def test_a_deadline_ends_a_request_while_the_scheduler_is_away(launch):
         responses = [response async for response in call]
         assert responses[-1].done.finish_reason == pb.FINISH_REASON_DEADLINE
         assert (await platform.events()).row().billable_tokens == 0
+
+
+async def test_a_scheduler_that_has_just_come_is_not_believed_that_a_request_is_unknown(launch):
+    unknown = "/v1/generations/gen-0000000000000001"
+    async with launch(resubmit_timeout_s=1.0) as platform, platform.http() as client:
+        assert (await client.get(unknown)).status_code == 404
+        platform.scheduler.hang_up()
+        async with asyncio.timeout(10):
+            while (answer := await client.get(unknown)).status_code == 404:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert (answer.status_code, answer.json()["error"]["reason"]) == (503, "NO_CAPACITY")
+            assert int(answer.headers["Retry-After"]) >= 1
+            while (answer := await client.get(unknown)).status_code == 503:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert answer.status_code == 404
