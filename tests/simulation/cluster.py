@@ -97,6 +97,22 @@ class Cluster:
                     found[request_id] = {SUBMITTED}
         return found
 
+    def callers_of(self, request_id: int) -> list[User]:
+        """Who asked for a request, whether or not it was told its id."""
+        prompts = [self.auditor.prompts.get(request_id)]
+        prompts += [gateway.prompt_of(request_id) for gateway in self.gateways]
+        asked = next((prompt for prompt in prompts if prompt is not None), None)
+        return [
+            user
+            for user in self.users
+            if user.request_id == request_id
+            or (
+                not user.request_id
+                and user.phase is Phase.ASKING
+                and user.wish.spec.prompt_token_ids == asked
+            )
+        ]
+
     def quiet(self) -> bool:
         """Whether all is over: users, requests, events."""
         desk = self.scheduler.desk

@@ -68,4 +68,4 @@ class Epilogue:
 
     def _delete(self, user: User) -> None:
         cluster = self._cluster
-        Canceller(cluster.network, "epilogue", user, cluster.gateways).start()
+        Canceller(cluster.network, "epilogue", user, user.request_id, cluster.gateways).start()

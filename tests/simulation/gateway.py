@@ -57,6 +57,11 @@ class Gateway(Server):
         """Requests that it owns or follows."""
         return list(self._lane._book.owners) if self._lane is not None and self.up else []
 
+    def prompt_of(self, request_id: int) -> tuple[int, ...] | None:
+        """The prompt of a request that is submitted here."""
+        owner = self._lane._book.owners.get(request_id) if self._lane is not None and self.up else None
+        return tuple(owner.order.prompt_token_ids) if owner is not None and owner.owning else None
+
     @property
     def remains(self) -> list[object]:
         """What is left when nobody asks for anything; there should be nothing."""

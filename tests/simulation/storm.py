@@ -175,24 +175,25 @@ class Storm:
             self.world.rng.choice(streams).break_off("storm")
         return bool(streams)
 
-    def user(self, target: int | None, fit: Callable[[User], bool]) -> User | None:
-        """Choose a user, of the aimed request if there is an aim."""
-        fitting = [
-            user
-            for user in self.cluster.users
-            if (target is None or user.request_id == target) and user.request_id and fit(user)
-        ]
+    def user(self, target: int | None, fit: Callable[[User], bool]) -> tuple[User, int] | None:
+        """Choose a user and its request, the aimed one if there is an aim."""
+        if target is None:
+            fitting = [
+                (user, user.request_id) for user in self.cluster.users if user.request_id and fit(user)
+            ]
+        else:
+            fitting = [(user, target) for user in self.cluster.callers_of(target) if fit(user)]
         return self.world.rng.choice(fitting) if fitting else None
 
     def join(self, wish: Wish) -> None:
         """Add a user now."""
         self.cluster.start_one(self.cluster.add_user(wish))
 
-    def cancel(self, user: User) -> None:
+    def cancel(self, user: User, request_id: int) -> None:
         """Let somebody delete what a user asked for."""
         self._company += 1
         name = f"cancel-{self._company}"
-        Canceller(self.cluster.network, name, user, self.cluster.gateways).start()
+        Canceller(self.cluster.network, name, user, request_id, self.cluster.gateways).start()
 
     def repeat_step(self) -> bool:
         """Let a plan arrive twice."""
@@ -269,46 +270,49 @@ def _torn_gateway(storm: Storm, _: int | None) -> int | None:
 
 
 def _vanish(storm: Storm, target: int | None) -> int | None:
-    user = storm.user(target, lambda user: user.up and user.phase is not Phase.OVER)
-    if user is None:
+    found = storm.user(target, lambda user: user.up and user.phase is not Phase.OVER)
+    if found is None:
         return _MISSED
+    user, request_id = found
     user.returns = user.lasting and storm.world.chance(0.7)
     user.crash()
     if user.returns:
         storm.world.after(storm.world.rng.uniform(0.05, 6.0), user.start)
-    return user.request_id
+    return request_id
 
 
 def _slow_reader(storm: Storm, target: int | None) -> int | None:
-    user = storm.user(target, lambda user: user.phase is not Phase.OVER)
-    if user is None:
+    found = storm.user(target, lambda user: user.phase is not Phase.OVER or target is not None)
+    if found is None:
         return _MISSED
-    user.wish.read_s = storm.world.rng.choice((0.6, 1.5, 7.0))
-    return user.request_id
+    found[0].wish.read_s = storm.world.rng.choice((0.6, 1.5, 7.0))
+    return found[1]
 
 
 def _cancel(storm: Storm, target: int | None) -> int | None:
-    user = storm.user(target, lambda _: True)
-    if user is None:
+    found = storm.user(target, lambda _: True)
+    if found is None:
         return _MISSED
-    storm.cancel(user)
-    return user.request_id
+    storm.cancel(*found)
+    return found[1]
 
 
 def _duplicate(storm: Storm, target: int | None) -> int | None:
-    user = storm.user(target, lambda user: user.wish.key is not None and not user.wish.contested)
-    if user is None:
+    found = storm.user(target, lambda user: user.wish.key is not None and not user.wish.contested)
+    if found is None:
         return _MISSED
-    storm.join(Wish(user.wish.spec, user.wish.tenant_id, user.wish.key))
-    return user.request_id
+    wish = found[0].wish
+    storm.join(Wish(wish.spec, wish.tenant_id, wish.key))
+    return found[1]
 
 
 def _attach(storm: Storm, target: int | None) -> int | None:
-    user = storm.user(target, lambda _: True)
-    if user is None:
+    found = storm.user(target, lambda _: True)
+    if found is None:
         return _MISSED
+    user, request_id = found
     storm.join(Wish(user.wish.spec, user.wish.tenant_id, follows=user))
-    return user.request_id
+    return request_id
 
 
 FAULTS: dict[str, Callable[[Storm, int | None], int | None]] = {

@@ -245,9 +245,12 @@ class User(Server):
 class Canceller(Server):
     """Deletes a generation through any gateway."""
 
-    def __init__(self, network: Network, name: str, user: User, gateways: list[Gateway]) -> None:
+    def __init__(
+        self, network: Network, name: str, user: User, request_id: int, gateways: list[Gateway]
+    ) -> None:
         super().__init__(network, name)
-        self._user, self._gateways = user, gateways
+        self._delete_it = Delete(user.wish.tenant_id, request_id)
+        self._gateways = gateways
 
     def on_start(self) -> None:
         self.loop.create_task(self._delete())
@@ -255,7 +258,7 @@ class Canceller(Server):
     async def _delete(self) -> None:
         call = Call(self.network, self, self.world.rng.choice(self._gateways), "Generate")
         try:
-            await call.write(Delete(self._user.wish.tenant_id, self._user.request_id))
+            await call.write(self._delete_it)
             await call.read()
         except grpc.aio.AioRpcError:
             return
