@@ -204,6 +204,8 @@ class Client:
                         if position.take(event):
                             retries.progress()
                             yield event
+                if not position.done:
+                    raise TokenloomError("UNAVAILABLE", "STREAM_ENDED", "the stream ended without a last word")
             except TokenloomError as error:
                 if not _repeatable(request, position):
                     raise

@@ -28,13 +28,15 @@ ROW = {
 class SmallGateway(pb_grpc.InferenceServiceServicer):
     """Says "one two three"; the prompt may ask for a refusal, or for a stream without end.
 
-    Each entry of `breaks` is how many tokens a stream says before it breaks: -1 before it is accepted.
+    Each entry of `breaks` is how many tokens a stream says before it breaks: -1 before it is accepted. With
+    `quiet` it ends there as if all were well.
     """
 
     def __init__(self) -> None:
         self.requests: list[pb.GenerateRequest] = []
         self.attaches: list[pb.AttachRequest] = []
         self.breaks: list[int] = []
+        self.quiet = False
         self.last_words = ""
         self.time_left: list[float | None] = []
         self.cancelled = asyncio.Event()
@@ -52,6 +54,8 @@ class SmallGateway(pb_grpc.InferenceServiceServicer):
                 Code.RESOURCE_EXHAUSTED, "QUEUE_FULL", "the queue is full", retry_after_ms=1500
             )
         async for event in self._stream(list(range(request.n or 1)), [0]):
+            if event is None:
+                return
             yield pb.GenerateResponse(**event)
         if request.prompt == "endless":
             try:
@@ -68,6 +72,8 @@ class SmallGateway(pb_grpc.InferenceServiceServicer):
         if request.request_id not in {"gen-1", "key:k"}:
             raise ServiceError(Code.NOT_FOUND, "NOT_FOUND", "there is no such generation")
         async for event in self._stream([0], list(request.from_index)):
+            if event is None:
+                return
             yield pb.AttachResponse(**event)
         yield pb.AttachResponse(
             done=pb.Done(finish_reason=pb.FINISH_REASON_STOP, input_tokens=5, output_tokens=3)
@@ -77,6 +83,8 @@ class SmallGateway(pb_grpc.InferenceServiceServicer):
         """Accepted, and the tokens of every choice in turn; breaks off when it is time."""
         left = self.breaks.pop(0) if self.breaks else None
         if left is not None and left < 0:
+            if self.quiet:
+                yield None
             raise _broken()
         yield {"accepted": pb.Accepted(request_id="gen-1", model_version="m@1")}
         starts = starts if len(starts) > 1 else starts * len(choices)
@@ -85,6 +93,8 @@ class SmallGateway(pb_grpc.InferenceServiceServicer):
                 if index < starts[choice]:
                     continue
                 if left == 0:
+                    if self.quiet:
+                        yield None
                     raise _broken()
                 left = None if left is None else left - 1
                 tokens = pb.Tokens(choice=choice, index=index, count=1, text=text, token_ids=[index])

@@ -74,6 +74,16 @@ async def test_a_request_without_a_key_that_may_run_already_is_never_sent_again(
     assert not running.gateway.attaches
 
 
+@pytest.mark.parametrize("broken", [-1, 2])
+async def test_a_stream_that_ends_without_a_last_word_is_a_broken_one(client, running, broken):
+    running.gateway.quiet, running.gateway.breaks = True, [broken]
+    with pytest.raises(TokenloomError, match="STREAM_ENDED"):
+        await collect(client.generate("m", "x"))
+    assert len(running.gateway.requests) == 1
+    running.gateway.breaks = [broken, 0, 0]
+    check_whole(await collect(client.generate("m", "x", idempotency_key="k")))
+
+
 async def test_a_plain_stream_that_breaks_is_an_error(client, running):
     running.gateway.breaks = [2]
     with pytest.raises(TokenloomError, match="DRAINING"):
