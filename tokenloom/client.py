@@ -205,7 +205,7 @@ class Client:
                             retries.progress()
                             yield event
                 if not position.done:
-                    raise TokenloomError("UNAVAILABLE", "STREAM_ENDED", "the stream ended without a last word")
+                    raise TokenloomError("UNAVAILABLE", "STREAM_ENDED", "the stream ended too early")
             except TokenloomError as error:
                 if not _repeatable(request, position):
                     raise

@@ -110,9 +110,7 @@ def assemble(
     keyring = keys.KeyRing(key_view, staleness_s=config.keys_staleness_s)
     route_table = routes.RouteTable(route_view)
     lane = LaneClient(
-        lambda: scheduler.Lane(wait_for_ready=True),
-        config.gateway_id,
-        resubmit_s=config.resubmit_timeout_s,
+        lambda: scheduler.Lane(wait_for_ready=True), config.gateway_id, resubmit_s=config.resubmit_timeout_s
     )
     records = SchedulerRecords(scheduler)
     tokenizers = TokenizerPool(threads=config.tokenizer_threads, queue=config.tokenizer_queue)
