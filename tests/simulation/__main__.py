@@ -9,8 +9,8 @@ import time
 from collections import Counter
 
 from tests.simulation.auditor import STATES
+from tests.simulation.faults import COUNTED
 from tests.simulation.seeds import Report, run_seed, run_seeds
-from tests.simulation.storm import COUNTED
 
 SEEDS = 2000
 

@@ -105,12 +105,7 @@ class Cluster:
         return [
             user
             for user in self.users
-            if user.request_id == request_id
-            or (
-                not user.request_id
-                and user.phase is Phase.ASKING
-                and user.wish.spec.prompt_token_ids == asked
-            )
+            if user.request_id == request_id or (user.asks and user.wish.spec.prompt_token_ids == asked)
         ]
 
     def quiet(self) -> bool:

@@ -88,6 +88,11 @@ class User(Server):
         self._started = False
 
     @property
+    def asks(self) -> bool:
+        """Whether it waits to hear its request's id."""
+        return not self.request_id and self.phase is Phase.ASKING
+
+    @property
     def lasting(self) -> bool:
         """Whether what it asked for outlives its connection."""
         return self.wish.key is not None or self.wish.spec.resume
