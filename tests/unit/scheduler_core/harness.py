@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import pytest
 
 from services.scheduler.core.lane import Lane
 from services.scheduler.core.limits import LaneLimits
@@ -26,6 +28,7 @@ CAPACITY = Capacity(
 )
 LIMITS = LaneLimits(chunk_tokens=8, watermark=0.05)
 COMPLETE = {FinishReason.STOP, FinishReason.LENGTH}
+BOTH_DEPTHS = pytest.mark.parametrize("depth", [1, 2])
 
 
 @dataclass
@@ -189,3 +192,8 @@ class Harness:
     def _whose(self, worker: ModelWorker, slot: int) -> tuple[Caller, int]:
         new = worker.residents[slot].new
         return self.callers[new.sampling.seed], new.choice
+
+
+def at(depth: int, **fields: object) -> Harness:
+    """A harness of this pipeline depth, with these capacities."""
+    return Harness(replace(LIMITS, pipeline_depth=depth), replace(CAPACITY, **fields))

@@ -8,13 +8,7 @@ import pytest
 from services.scheduler.core.errors import AdmissionError
 from services.scheduler.core.messages import FinishReason, Priority
 from services.scheduler.core.sequence import Sequence
-from tests.unit.scheduler_core.harness import CAPACITY, LIMITS, Harness
-
-BOTH_DEPTHS = pytest.mark.parametrize("depth", [1, 2])
-
-
-def at(depth: int, **fields: object) -> Harness:
-    return Harness(replace(LIMITS, pipeline_depth=depth), replace(CAPACITY, **fields))
+from tests.unit.scheduler_core.harness import BOTH_DEPTHS, CAPACITY, LIMITS, Harness, at
 
 
 def test_a_request_that_fits_the_context_but_not_the_pool_never_blocks_the_queue():
@@ -230,74 +224,6 @@ def test_one_rows_error_does_not_fail_the_batch(depth):
     assert sorted(reasons) == [FinishReason.LENGTH] * 4 + [FinishReason.ERROR]
 
 
-@BOTH_DEPTHS
-def test_pages_of_an_aborted_request_do_not_enter_the_prefix_cache(depth):
-    harness = at(depth)
-    prompt = list(range(30))
-    aborted = harness.submit(prompt, 4)
-    harness.plan()
-    harness.cancel(aborted)
-    harness.commit()
-    assert harness.lane.status().cached_pages == 0
-    again = harness.submit(prompt, 4)
-    harness.run()
-    assert harness.callers[again].end.cached_tokens == 0
-    assert harness.tokens(again) == harness.expected(again)
-
-
-def test_a_failed_row_leaves_nothing_in_the_prefix_cache():
-    harness = at(1)
-    prompt = list(range(16))
-    harness.submit(prompt, 4)
-    harness.plan()
-    result = harness.results["w0"][0]
-    result.row_error[0] = "NAN_LOGITS"
-    harness.commit()
-    assert harness.lane.status().cached_pages == 0
-
-
-@pytest.mark.parametrize(("first", "second"), [("a", "b"), ("b", "a")])
-def test_no_tenant_can_probe_anothers_prefix_by_timing(first, second):
-    harness = at(1, max_step_tokens=8)
-    prompt = list(range(40))
-    harness.submit(prompt, 4, tenant_id=first)
-    harness.step()
-    probe = harness.submit(prompt, 4, tenant_id=second)
-    harness.step()
-    assert len(harness.workers["w0"].residents) == 2, "waiting for another tenant's page tells of it"
-    harness.run()
-    assert harness.callers[probe].end.cached_tokens == 0
-    own = harness.submit(prompt, 4, tenant_id=second)
-    harness.run()
-    assert harness.callers[own].end.cached_tokens == 36
-
-
-def test_a_waiting_prompt_lets_its_own_tenant_compute_the_shared_page_once():
-    harness = at(1, max_step_tokens=8)
-    prompt = list(range(32))
-    harness.submit([*prompt, 1], 2)
-    harness.step()
-    second = harness.submit([*prompt, 2], 2)
-    harness.run()
-    assert harness.callers[second].end.cached_tokens == 32
-    assert harness.lane.counters.prefill_tokens == 33 + 1
-
-
-def test_the_wait_for_a_shared_page_is_bounded():
-    harness = Harness(replace(LIMITS, prefix_wait_s=0.05), replace(CAPACITY, max_step_tokens=8))
-    prompt = list(range(32))
-    harness.submit([*prompt, 1], 2)
-    harness.plan()
-    second = harness.submit([*prompt, 2], 2)
-    harness.now += 0.06
-    harness.commit()
-    harness.plan()
-    harness.now += 0.06
-    harness.commit()
-    plan = harness.plan()
-    assert [new.sampling.seed for new in plan.add] == [second]
-
-
 @pytest.mark.parametrize(("prompt", "fits"), [(95, True), (96, False), (97, False)])
 def test_a_prompt_of_the_context_length_does_not_crash_the_end(prompt, fits):
     harness = at(1)
@@ -333,21 +259,6 @@ def test_the_newest_work_of_a_flood_does_not_starve_the_oldest():
             harness.submit(8, 4, priority=Priority.INTERACTIVE, tenant_id="loud")
         harness.step()
     assert harness.reason(batch) is FinishReason.LENGTH
-
-
-@pytest.mark.parametrize("fields", [{"n": 20}, {}], ids=["choices", "requests"])
-def test_a_crowd_that_waits_for_one_prefix_holds_up_nobody_else(fields):
-    harness = at(1, page_count=2000, context_length=1000, slot_count=64)
-    prompt = list(range(50)) * 8
-    for _ in range(1 if fields else 20):
-        harness.submit(prompt, 4, tenant_id="crowd", **fields)
-    harness.step()
-    others = [harness.submit(5, 2, tenant_id=tenant) for tenant in ("other", "crowd")]
-    for _ in range(4):
-        harness.step()
-    assert all(harness.tokens(request_id) for request_id in others)
-    harness.run()
-    assert harness.lane.counters.prefix_hit_tokens == 19 * 396
 
 
 def test_an_ended_request_needs_no_garbage_collector():
