@@ -25,7 +25,7 @@ import triton
 
 from bench import results
 from bench.gpu_cases import heads_of, make_batch
-from bench.gpu_checks import RandomWeights, replay_nothing, run_checks
+from bench.gpu_checks import RandomWeights, recorder, run_checks
 from bench.gpu_plan import ON_GPU, TOY, Clock, Plan, Report
 from services.worker.engine.gpu import GpuDecoder, GpuPool, GpuSampler, attention, operations
 from services.worker.engine.gpu.step import build_step
@@ -157,14 +157,14 @@ class Bench:
             for context in plan.contexts
             for rows in plan.rows
         }
-        weights = RandomWeights(plan.dtype, plan.device)
+        weights: Any = RandomWeights(plan.dtype, plan.device)
         pages = max(count for _, count in batches.values()) + max(plan.prompts) // PAGE + 1
         pool = GpuPool(spec, pages, PAGE, plan.dtype, plan.device)
         pool.data.normal_()
-        options: dict[str, Any] = {"capture": replay_nothing} if plan.device == "cpu" else {}
+        decoder = GpuDecoder(spec, weights, pool)
         began = time.perf_counter()
-        decoder = GpuDecoder(spec, weights, pool, graph_rows=plan.rows[-1], **options)  # type: ignore[arg-type]
-        self.report.add("weights made and graphs recorded", time.perf_counter() - began, "s")
+        decoder.record(plan.rows[-1], recorder(plan.device))
+        self.report.add("graphs recorded", time.perf_counter() - began, "s")
         embedding = spec.vocab_size * spec.hidden_size * plan.dtype.itemsize
         read = weights.bytes - embedding
         for (rows, context), (batch, _) in batches.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,9 +11,8 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from bench.gpu_cases import TINY, heads_of, make_batch, make_case
 from services.worker.engine.decoder import Decoder
-from services.worker.engine.gpu import GpuDecoder, GpuPool, GpuSampler, attention, operations
+from services.worker.engine.gpu import CudaCapture, GpuDecoder, GpuPool, GpuSampler, attention, operations
 from services.worker.engine.gpu.step import build_step
-from services.worker.engine.kv import PagePool
 from services.worker.engine.noise import row_keys
 from services.worker.engine.rope import RopeSpec, inverse_frequencies, rotate_, rotation
 from services.worker.engine.sampling import Draws, draw
@@ -164,37 +163,32 @@ def model_check(device: str, *, small: bool) -> Check:
         output_norms=True,
     )
     mixed, decoding = [(1, 70), (1, 20), (9, 30)], [(1, 70), (1, 20), (1, 31)]
-    capture = {"capture": replay_nothing} if device == "cpu" else {}
-    found = logits_of(spec, device, [mixed, decoding], graph_rows=4, **capture)
-    expected = logits_of(spec, device, [mixed, decoding], graph_rows=None)
+    found = logits_of(spec, device, [mixed, decoding], torch_alone=False)
+    expected = logits_of(spec, device, [mixed, decoding], torch_alone=True)
     return check("a small model, float32", found, expected, 1e-3)
 
 
-def replay_nothing() -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Stand in for CUDA's recorder: what was to be recorded runs again each time."""
-    return lambda run: run
+def recorder(device: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """CUDA's; without it what was to be recorded runs again each time."""
+    return CudaCapture() if device == "cuda" else lambda run: run
 
 
 def logits_of(
-    spec: ModelSpec,
-    device: str,
-    steps: Sequence[Sequence[tuple[int, int]]],
-    *,
-    graph_rows: int | None,
-    **options: Callable[[], Callable[[Callable[[], None]], Callable[[], None]]],
+    spec: ModelSpec, device: str, steps: Sequence[Sequence[tuple[int, int]]], *, torch_alone: bool
 ) -> torch.Tensor:
-    """What the steps give one after another; from the torch reference where `graph_rows` is None."""
-    weights = RandomWeights(torch.float32, device, 0.1)
+    """What the steps give one after another, recorded where they can be, or from the torch reference."""
+    weights: Any = RandomWeights(torch.float32, device, 0.1)
     batches = [make_batch(rows, 16, spec.vocab_size, seed=1) for rows in steps]
     pages = max(count for _, count in batches)
-    if graph_rows is None:
-        pool = PagePool(spec, pages, 16, torch.float32, device)
-        forward = Decoder(spec, weights, pool)  # type: ignore[arg-type]
-    else:
-        pool = GpuPool(spec, pages, 16, torch.float32, device)
-        forward = GpuDecoder(spec, weights, pool, graph_rows=graph_rows, **options)  # type: ignore[arg-type,assignment]
+    pool = GpuPool(spec, pages, 16, torch.float32, device)
     torch.manual_seed(3)
     pool.data.copy_(torch.randn(pool.data.shape))
+    forward: Decoder | GpuDecoder
+    if torch_alone:
+        forward = Decoder(spec, weights, pool)
+    else:
+        forward = GpuDecoder(spec, weights, pool)
+        forward.record(4, recorder(device))
     with torch.inference_mode():
         return torch.cat([forward(batch).clone() for batch, _ in batches])
 

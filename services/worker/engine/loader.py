@@ -89,9 +89,11 @@ def _triton(spec: ModelSpec, weights: Checkpoint, config: EngineConfig, pages: i
     if config.device == "cpu" and not gpu.INTERPRETED:
         raise EngineError("the Triton kernels need a GPU")
     pool = gpu.GpuPool(spec, pages, config.page_size, weights.dtype, config.device)
-    graph_rows = config.slot_count if config.device == "cuda" else 0
-    forward = gpu.GpuDecoder(spec, weights, pool, graph_rows=graph_rows)
-    return _Parts(forward, pool, gpu.GpuSampler(), f"triton-{gpu.VERSION}")
+    forward, sampler = gpu.GpuDecoder(spec, weights, pool), gpu.GpuSampler()
+    if config.device == "cuda":
+        gpu.warm(forward, sampler, slots=config.slot_count, kv_heads=spec.kv_heads)
+        forward.record(config.slot_count, gpu.CudaCapture())
+    return _Parts(forward, pool, sampler, f"triton-{gpu.VERSION}")
 
 
 def _native(spec: ModelSpec, weights: Checkpoint, config: EngineConfig, pages: int) -> _Parts | None:

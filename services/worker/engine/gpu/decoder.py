@@ -10,15 +10,13 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from services.worker.engine.blocks import BlockLoader
 from services.worker.engine.gpu import operations
 from services.worker.engine.gpu.attention import Heads, attend, prefill_tuning, tile_queries
-from services.worker.engine.gpu.graphs import CudaCapture, DecodeGraphs, sizes_up_to
+from services.worker.engine.gpu.graphs import DecodeGraphs, sizes_up_to
 from services.worker.engine.gpu.step import build_step
 from services.worker.engine.linear import make_head
 from services.worker.engine.rope import inverse_frequencies
 from services.worker.engine.spec import Dense
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from services.worker.engine.batch import Batch
     from services.worker.engine.blocks import Block
     from services.worker.engine.gpu.graphs import Capture
@@ -30,21 +28,9 @@ if TYPE_CHECKING:
 
 
 class GpuDecoder:
-    """A model over paged KV. The residual stream is float32; logits hold until the next call.
+    """A model over paged KV. The residual stream is float32; logits hold until the next call."""
 
-    Steps of up to `graph_rows` decoding rows and no others are replayed from graphs, where a step of the
-    model never waits for the host; 0 records none.
-    """
-
-    def __init__(
-        self,
-        spec: ModelSpec,
-        weights: Checkpoint,
-        pool: GpuPool,
-        *,
-        graph_rows: int,
-        capture: Callable[[], Capture] = CudaCapture,
-    ) -> None:
+    def __init__(self, spec: ModelSpec, weights: Checkpoint, pool: GpuPool) -> None:
         self._spec = spec
         self._pool = pool
         self._device = pool.data.device
@@ -65,14 +51,21 @@ class GpuDecoder:
         head = self._embedding if spec.tied_head else weights.take("lm_head.weight", *shape)
         self._head = _head(head)
         self._graphs: DecodeGraphs | None = None
-        if graph_rows and all(isinstance(layer.feed_forward, Dense) for layer in spec.layers):
+
+    def record(self, rows: int, capture: Capture) -> None:
+        """Record decode steps of up to `rows` rows, which are then replayed: the host launches one thing.
+
+        A model with routed experts is not recorded, since the host must know who was routed where.
+        """
+        spec = self._spec
+        if all(isinstance(layer.feed_forward, Dense) for layer in spec.layers):
             self._graphs = DecodeGraphs(
                 self.forward,
-                sizes_up_to(graph_rows),
-                table_width=-(-spec.context_length // pool.page_size),
+                sizes_up_to(rows),
+                table_width=-(-spec.context_length // self._pool.page_size),
                 vocabulary=spec.vocab_size,
                 device=self._device,
-                capture=capture(),
+                capture=capture,
             )
 
     def __call__(self, batch: Batch) -> torch.Tensor:

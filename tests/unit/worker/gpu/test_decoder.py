@@ -16,7 +16,7 @@ from kit import artifacts
 from services.worker.engine import load_engine
 from services.worker.engine.batch import Batch
 from services.worker.engine.families import read_model
-from services.worker.engine.gpu import GpuDecoder, attention
+from services.worker.engine.gpu import GpuDecoder, GpuSampler, attention, warm
 from services.worker.engine.gpu.graphs import DecodeGraphs, sizes_up_to
 from services.worker.engine.weights import Checkpoint
 from tests.unit.worker.engine_driver import (
@@ -32,6 +32,7 @@ from tests.unit.worker.engine_driver import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from services.worker.engine.gpu.graphs import Run
     from services.worker.engine.gpu.step import Step
     from services.worker.engine.runner import Runner
 
@@ -53,9 +54,9 @@ def tiny_triton(tiny_artifact: Path) -> Runner:
     return triton_engine(tiny_artifact)
 
 
-def record_nothing() -> Any:
+def record_nothing(run: Run) -> Run:
     """Stand in for CUDA's recorder: what was to be recorded runs again each time."""
-    return lambda run: run
+    return run
 
 
 def check_logprobs(engine: Runner, case: dict[str, Any]) -> None:
@@ -103,7 +104,8 @@ def test_replayed_steps_pad_rows_and_change_no_token(tiny_artifact: Path, tiny_t
     pool: Any = engine.pool
     spec = read_model(json.loads((tiny_artifact / artifacts.CONFIG).read_bytes()))
     weights = Checkpoint(tiny_artifact / artifacts.WEIGHTS, torch.float32, "cpu")
-    engine.forward = GpuDecoder(spec, weights, pool, graph_rows=4, capture=record_nothing)
+    engine.forward = decoder = GpuDecoder(spec, weights, pool)
+    decoder.record(4, record_nothing)
     outputs = []
     for each in (engine, tiny_triton):
         driver = Driver(each)
@@ -127,7 +129,7 @@ def test_a_step_is_replayed_at_the_next_recorded_size() -> None:
         table_width=3,
         vocabulary=5,
         device=torch.device("cpu"),
-        capture=record_nothing(),
+        capture=record_nothing,
     )
     for rows, size in ((1, 1), (3, 4), (5, 8), (8, 8)):
         batch = decoding(rows)
@@ -141,6 +143,20 @@ def decoding(rows: int) -> Batch:
     """Rows of one token each, whose number is the row's."""
     index, ones = np.arange(rows), np.ones(rows, int)
     return Batch(index, index, index, ones, index + 1, index[:, None], index)
+
+
+def test_warming_runs_every_split_and_both_draws_and_writes_nothing(tiny_artifact: Path) -> None:
+    engine, pages = triton_engine(tiny_artifact), []
+    forward: Any = engine.forward
+    engine.pool.data.fill_(7.0)
+
+    def watched(batch: Batch) -> torch.Tensor:
+        pages.append((len(batch.counts) - 1, attention.splits_for(len(batch.counts) - 1, 2)))
+        return forward(batch)  # type: ignore[no-any-return]
+
+    warm(watched, GpuSampler(), slots=8, kv_heads=2)
+    assert pages == [(1, 8), (2, 4), (4, 2), (8, 1)]
+    assert (engine.pool.data == 7.0).all()
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 9, 17, 200, 256, 1000])

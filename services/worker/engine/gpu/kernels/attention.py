@@ -12,6 +12,10 @@ UNSEEN: tl.constexpr = tl.constexpr(-1e30)
 # The interpreter multiplies bfloat16 numbers as if their bits were integers.
 _WIDENED: tl.constexpr = tl.constexpr(triton.knobs.runtime.interpret)
 
+# Slices of what was sent in one piece: a kernel for each way in which they may be aligned would be compiled
+# while somebody waits.
+_ANYWHERE = ["tables_ptr", "contexts_ptr", "rows_ptr", "firsts_ptr", "starts_ptr", "counts_ptr"]
+
 
 @triton.jit
 def _product(left, right):
@@ -85,7 +89,7 @@ def _share(lowest, context, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr):
     return tl.maximum(tl.cdiv(blocks, SPLITS), 1) * BLOCK_N
 
 
-@triton.jit(do_not_specialize=["table_stride"])
+@triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=_ANYWHERE[:2])
 def decode(
     query_ptr,
     layer_ptr,
@@ -157,7 +161,7 @@ def decode(
             tl.store(weights_ptr + line, best + tl.log2(total), mask=shared < SHARED)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["contexts_ptr"])
 def reduce(
     parts_ptr,
     weights_ptr,
@@ -187,7 +191,7 @@ def reduce(
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
 
 
-@triton.jit(do_not_specialize=["table_stride"])
+@triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=_ANYWHERE)
 def prefill(
     query_ptr,
     layer_ptr,

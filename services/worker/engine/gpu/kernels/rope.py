@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions_ptr", "cells_ptr"])
 def rotate_and_write(
     qkv_ptr,
     positions_ptr,

@@ -25,7 +25,13 @@ def _gumbel(key, token_ids):
     return -tl.log(-tl.log(uniform))
 
 
-@triton.jit
+# Slices of what was sent, or comes back, in one piece.
+_ANYWHERE = ["kinds_ptr", "temperatures_ptr", "top_ks_ptr", "top_ps_ptr", "min_ps_ptr", "keys_ptr"]
+_RESULTS = ["token_ids_ptr", "settled_ptr", "finite_ptr"]
+_PARTS = ["most_ptr", "likeliest_ptr", "mass_ptr", "score_ptr", "drawn_ptr"]
+
+
+@triton.jit(do_not_specialize_on_alignment=["kinds_ptr", "temperatures_ptr", "keys_ptr", *_PARTS])
 def scan(
     logits_ptr,
     kinds_ptr,
@@ -66,7 +72,7 @@ def scan(
             tl.store(drawn_ptr + at, tl.argmax(score, 0) + block * BLOCK)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=[*_ANYWHERE, *_PARTS, *_RESULTS])
 def choose(
     kinds_ptr,
     temperatures_ptr,
@@ -100,14 +106,16 @@ def choose(
     at = row * blocks + part
     mosts = tl.load(most_ptr + at, mask=mask, other=-1e30)
     most = tl.max(mosts, 0)
-    best = tl.argmax(mosts, 0)
+    best = tl.minimum(tl.argmax(mosts, 0), blocks - 1)
     kind = tl.load(kinds_ptr + row)
     tl.store(finite_ptr + row, (tl.sum(mosts - mosts, 0) == 0.0).to(tl.int64))
     token_id = tl.load(likeliest_ptr + row * blocks + best).to(tl.int64)
     settled = tl.full([], 1, tl.int64)
     if kind == WHOLE:
         scores = tl.load(score_ptr + at, mask=mask, other=float("-inf"))
-        token_id = tl.load(drawn_ptr + row * blocks + tl.argmax(scores, 0)).to(tl.int64)
+        token_id = tl.load(drawn_ptr + row * blocks + tl.minimum(tl.argmax(scores, 0), blocks - 1)).to(
+            tl.int64
+        )
     elif kind == LIMITED:
         temperature, top_k = tl.load(temperatures_ptr + row), tl.load(top_ks_ptr + row)
         masses = tl.load(mass_ptr + at, mask=mask, other=0.0).to(tl.float64)
@@ -128,9 +136,11 @@ def choose(
         kept = kept | (rank == 0)
         ids = tl.load(candidate_ids_ptr + line, mask=listed, other=0)
         score = tl.where(kept, scaled + _gumbel(tl.load(keys_ptr + row), ids), float("-inf"))
-        token_id = tl.load(candidate_ids_ptr + row * WIDTH + tl.argmax(score, 0))
+        chosen = tl.minimum(tl.argmax(score, 0), WIDTH - 1)
+        token_id = tl.load(candidate_ids_ptr + row * WIDTH + chosen).to(tl.int64)
         least = tl.sum((kept & (rank == WIDTH - 1)).to(tl.int64), 0)
         if WIDTH < VOCABULARY:
             settled = (counted | ((top_k == 0) & (least == 0))).to(tl.int64)
-    tl.store(token_ids_ptr + row, token_id)
+    # Among NaN the greatest may be anywhere.
+    tl.store(token_ids_ptr + row, tl.minimum(token_id, VOCABULARY - 1))
     tl.store(settled_ptr + row, settled)
