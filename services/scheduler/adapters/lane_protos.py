@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tokenloom.api.inference.v1 import inference_pb2
 
 Member = TypeVar("Member", bound=enum.IntEnum)
+_EFFECTS = (TokenCommitted, ChoiceEnded, RequestEnded)
 NOT_KEPT = ("output", "deadline_us", "owner_epoch", "opened")  # of a submission: true at one moment only
 
 
@@ -132,7 +133,7 @@ def responses(notices: Iterable[Notice]) -> Iterator[scheduler_pb2.LaneResponse]
     """Pack what one stream is told, in order: what lanes did in as few messages as may be."""
     effects: list[Effect] = []
     for notice in notices:
-        if isinstance(notice, TokenCommitted | ChoiceEnded | RequestEnded):
+        if isinstance(notice, _EFFECTS):
             effects.append(notice)
             continue
         if effects:
@@ -176,17 +177,18 @@ def _attached(notice: Attached) -> scheduler_pb2.Attached:
 def lane_step(effects: Sequence[Effect]) -> scheduler_pb2.LaneResponse:
     """Pack what happened to one gateway's requests into one message."""
     tokens = [effect for effect in effects if isinstance(effect, TokenCommitted)]
+    request_ids, choices, indices, token_ids, details = zip(*tokens, strict=True) if tokens else ((),) * 5
     step = scheduler_pb2.LaneStep(
-        request_id=[token.request_id for token in tokens],
-        choice=[token.choice for token in tokens],
-        index=[token.index for token in tokens],
-        token_id=[token.token_id for token in tokens],
+        request_id=request_ids,
+        choice=choices,
+        index=indices,
+        token_id=token_ids,
         choice_end=[_choice_end(effect) for effect in effects if isinstance(effect, ChoiceEnded)],
         request_end=[_request_end(effect) for effect in effects if isinstance(effect, RequestEnded)],
     )
-    for row, token in enumerate(tokens):
-        if token.logprobs is not None:
-            write_logprobs(step.logprobs, row, token.logprobs)
+    for row, detail in enumerate(details):
+        if detail is not None:
+            write_logprobs(step.logprobs, row, detail)
     return scheduler_pb2.LaneResponse(step=step)
 
 

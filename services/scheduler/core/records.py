@@ -165,21 +165,21 @@ class Records:
         record = self._records.get(effect.request_id)
         if record is None or record.verdict is not None:
             return
-        match effect:
-            case TokenCommitted():
-                choice = record.choices[effect.choice]
-                choice.token_ids.append(effect.token_id)
-                if effect.logprobs is not None and len(choice.logprobs) == effect.index:
-                    choice.logprobs.append(effect.logprobs)
-                if record.first_token_at is None:
-                    record.first_token_at = now
-            case ChoiceEnded():
-                choice = record.choices[effect.choice]
-                choice.keep(effect.output_tokens)
-                choice.finish_reason = effect.reason
-                choice.error_reason = effect.error_reason
-            case RequestEnded():
-                record.end = effect
+        if isinstance(effect, TokenCommitted):
+            _, number, index, token_id, logprobs = effect
+            choice = record.choices[number]
+            choice.token_ids.append(token_id)
+            if logprobs is not None and len(choice.logprobs) == index:
+                choice.logprobs.append(logprobs)
+            if record.first_token_at is None:
+                record.first_token_at = now
+        elif isinstance(effect, ChoiceEnded):
+            choice = record.choices[effect.choice]
+            choice.keep(effect.output_tokens)
+            choice.finish_reason = effect.reason
+            choice.error_reason = effect.error_reason
+        else:
+            record.end = effect
 
     def settle(self, request_id: int, verdict: Verdict, now: float) -> None:
         """Note how a request was closed and start its retention."""
