@@ -40,7 +40,7 @@ class TokenRecord:
     top: tuple[Alternative, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Piece:
     """What a reader gets at once: tokens `index` .. `index + count - 1` of a choice and their text.
 
@@ -157,9 +157,10 @@ class Cursor:
     @property
     def waiting(self) -> bool:
         """Whether `take` would return a piece."""
-        if self._end is not None:
+        choice = self._choice
+        if choice.finish_reason is not None and not choice.silent:
             return not self._said_end
-        return self._taken < len(self._choice.records)
+        return self._taken < len(choice.records)
 
     @property
     def _end(self) -> FinishReason | None:
@@ -169,16 +170,16 @@ class Cursor:
         """Everything not yet taken, as one piece; None when there is nothing to say."""
         if not self.waiting:
             return None
-        choice, start = self._choice, self._taken
+        choice, start, end = self._choice, self._taken, self._end
         if self._chars is None:
             self._chars = sum([len(record.text) for record in choice.records[:start]])
         tokens = tuple(choice.records[start:])
         text = "".join([record.text for record in tokens])
-        if self._end is not None:
+        if end is not None:
             # Whoever is beyond the end has more text than there is.
             text += choice.tail if start <= len(choice.records) else ""
             self._said_end = True
-        piece = Piece(choice.choice, start, text, self._chars, tokens, self._end)
+        piece = Piece(choice.choice, start, text, self._chars, tokens, end)
         self._taken = start + len(tokens)
         self._chars += len(text)
         return piece
