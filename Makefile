@@ -14,7 +14,7 @@ PROTOS := $(sort $(wildcard protos/tokenloom/api/*/v1/*.proto))
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
 	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $(PROTOS)
 
-.PHONY: help setup demo up test simulate mutants chaos bench-peers lint types protos protos-check protos-baseline lock compose-env compose-smoke
+.PHONY: help setup demo up test simulate mutants chaos bench bench-peers bench-profile lint types protos protos-check protos-baseline lock compose-env compose-smoke
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -58,6 +58,12 @@ chaos: setup ## kill and pause every service for 10 minutes under load, then com
 fuzz: setup ## run generated input at length (FUZZ_SEED=17 FUZZ_SCALE=1 ARGS="tests/fuzz -k name" repeats a failure)
 	@TOKENLOOM_FUZZ_SEED=$${FUZZ_SEED:-$$RANDOM} TOKENLOOM_FUZZ_SCALE=$${FUZZ_SCALE:-16} \
 		$(BIN)/python -m pytest $(or $(ARGS),tests/fuzz)
+
+bench: setup ## measure this platform alone, about 4 minutes (ARGS="streaming ledger" for some of it)
+	@$(BIN)/python -m bench $(ARGS)
+
+bench-profile: setup ## serve 8 and 32 streams and show what each process spends its time on (ARGS="--streams 8")
+	@$(BIN)/python -m bench.profile $(ARGS)
 
 bench-peers: setup ## measure the whole path beside vLLM and llama.cpp on this machine (ARGS="--rounds 1 --dtype bfloat16,int8")
 	@$(BIN)/python -m bench.peers $(ARGS)
