@@ -203,6 +203,8 @@ async def _until_one_fails(*work: Coroutine[Any, Any, None]) -> None:
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
+            if task.cancelled():  # so the library says that the call was cancelled
+                raise LaneLostError("the call was cancelled")
             task.result()
     finally:
         for task in tasks:

@@ -34,7 +34,9 @@ class Stream:
             self.say(heartbeat_ack=scheduler_pb2.HeartbeatAck(sequence=message.heartbeat.sequence))
 
     async def read(self):
-        return await self.readable.get()
+        if isinstance(message := await self.readable.get(), BaseException):
+            raise message
+        return message
 
     def say(self, **message):
         self.readable.put_nowait(scheduler_pb2.LaneResponse(**message))
@@ -168,6 +170,11 @@ async def test_a_stream_that_ends_while_the_gateway_stops_holds_nobody_up(stream
     async with asyncio.timeout(5), running(LaneClient(streams, "g")) as client:
         await eventually(lambda: client.connected)
         streams[0].readable.put_nowait(grpc.aio.EOF)
+
+
+async def test_a_call_that_was_cancelled_is_followed_by_another(lane, streams, eventually):
+    streams[0].readable.put_nowait(asyncio.CancelledError())
+    await eventually(lambda: len(streams) == 2 and lane.connected)
 
 
 async def test_a_stream_that_stood_a_while_is_followed_by_another_at_once(streams, eventually):
