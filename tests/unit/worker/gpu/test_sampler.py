@@ -13,7 +13,7 @@ from services.worker.engine.gpu.sampler import GpuSampler
 from services.worker.engine.noise import gumbel, row_keys
 from services.worker.engine.sampling import Draws, draw
 
-ROWS, VOCABULARY = 48, 5000
+ROWS, VOCABULARY = 24, 5000
 draw_on_device = GpuSampler()
 
 
