@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import Code, ServiceError
+from services.gateway.core.again import Again
 from services.gateway.core.effects import Ended, Fault, Refuse, Timer
 from services.gateway.core.lane_messages import (
     Accepted,
@@ -39,11 +40,8 @@ if TYPE_CHECKING:
     from services.gateway.core.order import Order
     from services.gateway.core.vocabulary import Vocabulary
 
-AGAIN_S = 0.1
 # What was said must be heard: it is said again on the next stream unless its arrival was proven.
 _LASTING = (Cancel, Settle, Detach)
-# A scheduler that has just started knows neither workers nor what others have yet to submit again.
-_NOT_YET = frozenset({"NO_CAPACITY", "NOT_FOUND"})
 
 
 class LaneBook:
@@ -63,7 +61,7 @@ class LaneBook:
         self._hello_at = 0.0
         self._beat_at = math.inf
         self._give_up_at = math.inf
-        self._again_until: dict[int, float] = {}
+        self._again = Again()
         self._outgoing: deque[Up] = deque()
         self._unproven: deque[Up] = deque()  # written, with the heartbeats between
         self._effects: list[tuple[Owner, Effect]] = []
@@ -117,7 +115,7 @@ class LaneBook:
             if question is not None:
                 self._outgoing.append(question)
             if isinstance(question, Submit) or not same:
-                self._again_until[owner.request_id] = now + self._resubmit_s
+                self._again.allow(owner.request_id, now + self._resubmit_s)
         self._outgoing.append(Heartbeat(0))  # however long it took to be welcomed, the lease is a whole one
 
     def hear(self, message: Down, now: float) -> None:
@@ -219,7 +217,7 @@ class LaneBook:
                 self._effects.append((owner, effect))
         if isinstance(effect, Ended | Refuse):
             self.owners.pop(owner.request_id, None)
-            self._again_until.pop(owner.request_id, None)
+            self._again.settled(owner.request_id)
 
     def _at(self, when: float, request_id: int, *, ask: bool = False) -> None:
         heapq.heappush(self._timers, (when, next(self._order_of_timers), request_id, ask))
@@ -240,7 +238,7 @@ class LaneBook:
             return
         if not owner.informed and not isinstance(message, Attached):
             return  # it was said to an earlier attachment
-        self._again_until.pop(message.request_id, None)
+        self._again.settled(message.request_id)
         match message:
             case Accepted():
                 self._tell(owner, owner.accepted, message, lease, now)
@@ -264,11 +262,11 @@ class LaneBook:
         owner = self.owners.get(message.request_id)
         if owner is None:
             return
-        until = self._again_until.get(message.request_id, -math.inf)
-        if message.error.reason in _NOT_YET and now < until:
-            self._at(now + AGAIN_S, owner.request_id, ask=True)
-        else:
+        when = self._again.after(message.request_id, message.error.reason, now)
+        if when is None:
             owner.refused(message.error, now)
+        else:
+            self._at(when, owner.request_id, ask=True)
 
     def _deal(self, step: Step, now: float) -> None:
         owners = self.owners

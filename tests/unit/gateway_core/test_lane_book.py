@@ -235,7 +235,7 @@ def test_a_scheduler_that_is_back_before_its_workers_is_asked_for_a_while(scene)
     scene.welcome(2)
     for _ in range(3):
         scene.hear(Refused(7, NO_CAPACITY))
-        scene.wait(0.11)
+        scene.wait(0.5)
     assert scene.kinds() == ["Submit"] * 5
     scene.wait(5)
     scene.hear(Refused(7, NO_CAPACITY))
