@@ -14,7 +14,7 @@ PROTOS := $(sort $(wildcard protos/tokenloom/api/*/v1/*.proto))
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
 	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $(PROTOS)
 
-.PHONY: help setup demo up test simulate mutants chaos bench bench-peers bench-profile lint types protos protos-check protos-baseline lock compose-env compose-smoke
+.PHONY: help setup demo up test simulate mutants chaos bench bench-peers bench-profile bench-gpu lint types protos protos-check protos-baseline lock compose-env compose-smoke
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -67,6 +67,9 @@ bench-profile: setup ## serve 8 and 32 streams and show what each process spends
 
 bench-peers: setup ## measure the whole path beside vLLM and llama.cpp on this machine (ARGS="--rounds 1 --dtype bfloat16,int8")
 	@$(BIN)/python -m bench.peers $(ARGS)
+
+bench-gpu: setup ## check and time the GPU engine, 8 minutes on a GPU (ARGS="--interpret" tries the script without one)
+	@$(BIN)/python -m bench.gpu $(ARGS)
 
 lint: setup ## check style, format and the import rules
 	@$(BIN)/ruff check .
