@@ -14,7 +14,7 @@ PROTOS := $(sort $(wildcard protos/tokenloom/api/*/v1/*.proto))
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
 	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $(PROTOS)
 
-.PHONY: help setup demo up test simulate mutants chaos bench bench-peers bench-profile bench-gpu lint types protos protos-check protos-baseline lock compose-env compose-smoke
+.PHONY: help setup demo up test simulate mutants chaos bench bench-peers bench-profile bench-gpu bench-cancel bench-slow-readers lint types protos protos-check protos-baseline lock compose-env compose-smoke
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -67,6 +67,12 @@ bench-profile: setup ## serve 8 and 32 streams and show what each process spends
 
 bench-peers: setup ## measure the whole path beside vLLM and llama.cpp on this machine (ARGS="--rounds 1 --dtype bfloat16,int8")
 	@$(BIN)/python -m bench.peers $(ARGS)
+
+bench-cancel: setup ## time from a client's going to its pages free, 32 streams, and hold it to a step and 50 ms (ARGS="--samples 40")
+	@$(BIN)/python -m bench.cancel $(ARGS)
+
+bench-slow-readers: setup ## measure what clients that never read cost those that do (ARGS="--rounds 2")
+	@$(BIN)/python -m bench.slow_readers $(ARGS)
 
 bench-gpu: setup ## check and time the GPU engine, 8 minutes on a GPU (ARGS="--interpret" tries the script without one)
 	@$(BIN)/python -m bench.gpu $(ARGS)
