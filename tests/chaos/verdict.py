@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from tests.chaos.monkey import Fault
 
 REASONS = ("", "stop", "length", "deadline", "cancelled", "incomplete", "error")
-# A request without an owner waits for one, and a closing may be on its way, for so long after a gateway fell.
-_ORPHANED_S = LEASE_S + 15.0 + 15.0
+# After its gateway fell a request waits for an owner, at the scheduler alone, for so long.
+_OWNERLESS_S = LEASE_S + 15.0 + 2.0
+# After the scheduler fell it is its gateway's alone to submit again or to close, for so long.
+_ADRIFT_S = LEASE_S + 10.0
+# No request of this run lives longer than that.
+_LIFE_S = 60.0
 
 
 @dataclass
@@ -172,11 +176,12 @@ def _row_findings(row: dict[str, Any]) -> list[str]:
 
 
 def _excused(row: dict[str, Any], faults: Sequence[Fault]) -> bool:
-    """Whether a gateway and the scheduler died within one orphan's time of each other."""
+    """Whether the gateway and the scheduler fell one after the other while the request hung on them."""
     opened = row["opened_us"] / 1e6
-    gateways = [f.at for f in faults if f.role == "gateway" and f.at >= opened - 1]
-    schedulers = [f.at for f in faults if f.role == "scheduler" and f.at >= opened - 1]
-    return any(abs(one - other) <= _ORPHANED_S for one in gateways for other in schedulers)
+    fell = [fault for fault in faults if opened - 1 <= fault.at <= opened + _LIFE_S]
+    gateways = [fault.at for fault in fell if fault.role == "gateway"]
+    schedulers = [fault.at for fault in fell if fault.role == "scheduler"]
+    return any(-_ADRIFT_S <= later - one <= _OWNERLESS_S for one in gateways for later in schedulers)
 
 
 def _name(row: dict[str, Any]) -> str:
