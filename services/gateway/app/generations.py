@@ -15,6 +15,7 @@ from services.gateway.app.snapshot import Snapshot, snapshot_of
 from services.gateway.core.ids import MAX_REQUEST_ID
 from services.gateway.core.limits import effective_priority, prepare
 from services.gateway.core.order import Order, Sampling
+from services.gateway.core.outcome import no_scheduler
 from services.gateway.core.reader import Reader
 
 if TYPE_CHECKING:
@@ -143,12 +144,17 @@ class Generations:
         return self._ports.routes.list()
 
     async def cancel(self, tenant: Tenant, request_id: int) -> State:
-        """End a generation of this tenant, whichever gateway owns it; the state found."""
+        """End a generation of this tenant, whichever gateway owns it; the state found.
+
+        Raises NO_CAPACITY when no scheduler hears of it now: the request may run on under another owner.
+        """
         live = self._table.find(request_id, tenant.tenant_id)
         if live is None or not live.owner.owning:
             return await self._ports.records.cancel(request_id, tenant.tenant_id)
         state = State.RUNNING if live.started else State.QUEUED
         self._ports.lane.tell(live.owner.cancel)
+        if not (self._ports.lane.connected or live.owner.over):
+            raise no_scheduler()
         return state
 
     async def get(self, tenant: Tenant, request_id: int) -> Snapshot:

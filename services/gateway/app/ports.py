@@ -69,6 +69,10 @@ class Lane(Protocol):
     """The way to the scheduler, and the owners of what goes over it."""
 
     @property
+    def connected(self) -> bool:
+        """The scheduler has welcomed us and the stream stands."""
+
+    @property
     def catching_up(self) -> bool:
         """The scheduler may have yet to hear of what a lost one ran."""
 

@@ -9,7 +9,16 @@ from kit.bus import Bus
 from kit.errors import Code, ServiceError
 from services.gateway.core.detokenize import decode
 from services.gateway.core.outcome import FinishReason
-from tests.integration.gateway.cluster import PROMPT, RIVAL, TOKENIZER, Client, Gateway, Journal, PacedWorker
+from tests.integration.gateway.cluster import (
+    ACME,
+    PROMPT,
+    RIVAL,
+    TOKENIZER,
+    Client,
+    Gateway,
+    Journal,
+    PacedWorker,
+)
 from tests.integration.scheduler.support import House
 
 LEASE_S = 1.0
@@ -79,7 +88,6 @@ async def test_a_lane_that_breaks_in_mid_stream_leaves_the_clients_stream_whole(
     client = Client(await cluster.a.start(max_output_tokens=TOKENS))
     await eventually(lambda: client.count() >= 5)
     cluster.a.cut()
-    await eventually(lambda: not cluster.a.lane.connected)
     closed = await client.task
     assert client.reading.error is None
     assert client.ids[0] == expected(TOKENS)
@@ -195,6 +203,20 @@ async def test_a_restarted_scheduler_goes_on_with_what_may_be_resumed(cluster, e
     incomplete = await plain.task
     assert incomplete.finish_reason is FinishReason.INCOMPLETE
     assert incomplete.output_tokens == plain.count()
+
+
+async def test_a_cancel_that_no_scheduler_can_hear_is_not_said_to_be_done(cluster, eventually):
+    client = Client(await cluster.a.start(max_output_tokens=TOKENS))
+    await eventually(lambda: client.count() >= 5)
+    cluster.house.done.cancel()
+    await asyncio.wait({cluster.house.done})
+    await eventually(lambda: not cluster.a.lane.connected)
+    with pytest.raises(ServiceError) as error:
+        await cluster.a.generations.cancel(ACME, client.reading.accepted.request_id)
+    assert (error.value.reason, error.value.retry_after_ms) == ("NO_CAPACITY", 1000)
+    cluster.house.start(lease_s=LEASE_S)
+    await client.task
+    assert [closed.finish_reason for _, closed in cluster.closings()] == [FinishReason.CANCELLED]
 
 
 async def test_another_tenant_finds_nothing(cluster):
