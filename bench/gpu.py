@@ -8,6 +8,7 @@ there is no time left are named. `--interpret` runs all of it at toy sizes on a 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import statistics
 import sys
@@ -74,7 +75,7 @@ class Bench:
 
     def decode_attention(self) -> None:
         """Paged decode attention: share of the copy bandwidth, and other settings where they are better."""
-        for context in self.plan.contexts:
+        for context in reversed(self.plan.contexts):
             for rows in self.plan.rows:
                 run, read = self._decoding(rows, context)
                 splits = attention.splits_for(rows, self.plan.spec.kv_heads)
@@ -238,6 +239,7 @@ def main() -> int:
     ):
         report.part(part.__name__, part)
         if not asked.interpret:
+            gc.collect()  # recorded steps and their model hold one another
             torch.cuda.empty_cache()
     if not asked.interpret:
         device = torch.cuda.get_device_name()
