@@ -255,3 +255,40 @@ async def test_a_worker_that_flaps_brings_no_storm_of_retries(pair):
     assert pair.worker.runs - before <= 2 * flaps
     usage = await pair.events(closed=6)
     assert len(usage.opened) == len(usage.closed) == 6, "somebody asked twice"
+
+
+async def test_what_outlasts_the_drain_of_a_scheduler_goes_on_with_the_next_one(pair):
+    """What has no token or may resume is only delayed; the rest ends, billed by its owner."""
+    pair.worker.pace_s = 0.05
+    async with Client(pair.first.target, KEY) as client:
+
+        async def whole(**options):
+            return [event async for event in client.generate("toy", "the quick", ignore_eos=True, **options)]
+
+        streams = [
+            asyncio.create_task(whole(max_output_tokens=60, resume=resume)) for resume in (True, False)
+        ]
+        async with asyncio.timeout(10):
+            while not (lane := await pair.lane()) or lane.running < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.3)
+        pair.worker.open.clear()
+        waiting = asyncio.create_task(whole(max_output_tokens=4))
+        async with asyncio.timeout(10):
+            while not (await pair.lane()).waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await pair.stop_scheduler()
+        pair.worker.open.set()
+        pair.start_scheduler()
+        await pair.announce()
+        resumed, ended = await asyncio.gather(*streams)
+        await waiting
+    counts = [
+        sum(len(event.token_ids) for event in events if isinstance(event, Tokens))
+        for events in (resumed, ended, waiting.result())
+    ]
+    assert (counts[0], counts[2]) == (60, 4)
+    assert 0 < counts[1] < 60
+    assert ended[-1].finish_reason == pb.FINISH_REASON_INCOMPLETE
+    rows = (await pair.events(closed=3)).closed
+    assert sorted(row.output_tokens for row in rows) == sorted(counts)
