@@ -20,7 +20,7 @@ from services.gateway.core.lane_messages import (
     Welcome,
 )
 from services.gateway.core.order import Order
-from services.gateway.core.outcome import FinishReason
+from services.gateway.core.outcome import Closed, FinishReason, Verdict
 from services.gateway.core.reader import Reader
 from tests.unit.gateway_core.toy import toy
 
@@ -174,3 +174,16 @@ class Scene:
 
     def ids(self, text):
         return toy().encode_prompt(text)
+
+
+def verdict(*output, reason=FinishReason.STOP, error_reason=""):
+    """How a request of so many tokens a choice was closed."""
+    closed = Closed(reason, 3, 1, sum(output), 3 + sum(output), 1.5, 20.25, 300.125)
+    return Verdict(closed, output, (reason,) * len(output), error_reason)
+
+
+def attached(epoch, choices, deadline_s=None):
+    """The answer to `Attach` with these tokens of each choice."""
+    submit = Submit(order(n=len(choices), stop=("b",)), deadline_s)
+    records = [ChoiceRecord(tokens) for tokens in choices]
+    return Attached(7, epoch, submit, records, None, None, "r", 1000.0, 1.0, 0.5)
