@@ -71,7 +71,9 @@ async def test_a_scheduler_that_stays_without_workers_is_not_asked_for_ever(laun
 
         platform.scheduler.script = script
         response = await generate(platform)
-        assert (response.status_code, response.json()["error"]["reason"]) == (503, "NO_CAPACITY")
+        assert response.status_code == 503
+        # The latter when the scheduler may have heard that callers are told.
+        assert response.json()["error"]["reason"] in {"NO_CAPACITY", "OWNERSHIP_LOST"}
         assert (await platform.events()).row().billable_tokens == 0
         asked = len(platform.scheduler.jobs)
         assert (await generate(platform)).status_code == 503  # a new request is refused at once
@@ -131,7 +133,7 @@ async def test_the_lane_comes_back_by_itself(platform):
 
 
 async def test_heartbeats_come_at_a_third_of_the_lease(launch):
-    async with launch(lease_us=300_000) as platform:
+    async with launch(lease_us=900_000) as platform:
         await asyncio.sleep(0.5)
         assert 3 <= platform.scheduler.heartbeats <= 6
         assert len(platform.scheduler.hellos) == 1
