@@ -10,6 +10,7 @@ from services.usage.adapters import codec
 from services.usage.core.ledger import AuditReason, Entry, Row
 
 if TYPE_CHECKING:
+    from tests.simulation.auditor import Grant
     from tests.simulation.cluster import Cluster
     from tests.simulation.user import User
 
@@ -79,9 +80,17 @@ class Judge:
         late = {a.entry.owner_epoch for a in self._cluster.database.audit if a.reason is AuditReason.LATE}
         if row.entry.owner_epoch != max(one for one in published if one not in late):
             self._fail(f"request {request_id} was closed by {row.entry.owner_epoch} of {published}")
-        granted = max((grant.owner_epoch for grant in self._auditor.grants[request_id]), default=0)
+        grants = [g for g in self._auditor.grants[request_id] if self._heard(g, request_id, row)]
+        granted = max((grant.owner_epoch for grant in grants), default=0)
         if row.entry.owner_epoch < granted and not self._died_together(request_id):
             self._fail(f"epoch {row.entry.owner_epoch} of request {request_id} closed it under {granted}")
+
+    def _heard(self, grant: Grant, request_id: int, row: Row) -> bool:
+        """Whether a grant may have been heard; one that died with its scheduler leaves the earlier ones."""
+        epoch = row.entry.owner_epoch
+        closer = {(g.gateway, g.life) for g in self._auditor.grants[request_id] if g.owner_epoch == epoch}
+        died = any(name == "scheduler" and at >= grant.at for name, _, at in self._cluster.deaths)
+        return not (died and (grant.gateway, grant.life) in closer)
 
     def _died_together(self, request_id: int) -> bool:
         """Whether an owner and the scheduler died while the request was open."""
