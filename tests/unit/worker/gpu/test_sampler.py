@@ -64,6 +64,11 @@ def test_any_vocabulary_is_covered(vocabulary: int) -> None:
     check(logits_of(8, vocabulary), draws(8, top_p=0.95))
 
 
+@pytest.mark.parametrize("fields", [{"top_p": 0.5}, {"min_p": 0.5}, {"top_k": 2}], ids=str)
+def test_what_is_kept_ends_where_it_does_in_the_reference(fields: dict[str, float]) -> None:
+    check(logits_of(64, 8, spread=1.0), draws(64, **fields))
+
+
 @pytest.mark.parametrize("fields", [{"top_p": 0.999}, {"top_k": 3000}], ids=str)
 def test_rows_that_keep_more_than_the_candidates_draw_as_the_reference(fields: dict[str, float]) -> None:
     logits = logits_of(8, spread=0.1)
