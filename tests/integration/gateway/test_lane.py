@@ -134,8 +134,8 @@ async def test_the_lane_comes_back_by_itself(platform):
 
 async def test_heartbeats_come_at_a_third_of_the_lease(launch):
     async with launch(lease_us=900_000) as platform:
-        await asyncio.sleep(0.5)
-        assert 3 <= platform.scheduler.heartbeats <= 6
+        await asyncio.sleep(1.5)
+        assert 4 <= platform.scheduler.heartbeats <= 7
         assert len(platform.scheduler.hellos) == 1
 
 
