@@ -212,7 +212,7 @@ class _Attempt:
 
     async def _release_later(self) -> None:
         for _ in range(_RELEASES):
-            await asyncio.sleep(_RELEASE_EVERY_S)
+            await asyncio.sleep(jittered(_RELEASE_EVERY_S))
             try:
                 await self._to_bucket(self._claim.refused())
             except ServiceError:
