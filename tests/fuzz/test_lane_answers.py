@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import grpc
+import pytest
 from hypothesis import strategies as st
 
 from services.gateway.adapters import lane
@@ -42,8 +43,13 @@ def answers() -> st.SearchStrategy[list[Answer]]:
     return st.lists(messages(Answer, NAMES), min_size=1, max_size=6)
 
 
-async def test_a_scheduler_that_answers_anything_costs_only_what_it_was_asked(platform, fuzz, monkeypatch):
-    monkeypatch.setattr(lane, "_LAST_RETRY_S", lane._FIRST_RETRY_S)  # every case loses the lane
+@pytest.fixture
+def no_backoff(monkeypatch):
+    """Every case loses the lane."""
+    monkeypatch.setattr(lane, "_LAST_RETRY_S", lane._FIRST_RETRY_S)
+
+
+async def test_a_scheduler_that_answers_anything_costs_only_what_it_was_asked(no_backoff, platform, fuzz):
     async with platform.grpc() as connection:
         stub = inference_pb2_grpc.InferenceServiceStub(connection)
 
