@@ -14,7 +14,7 @@ PROTOS := $(sort $(wildcard protos/tokenloom/api/*/v1/*.proto))
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
 	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $(PROTOS)
 
-.PHONY: help setup demo up test simulate mutants chaos bench bench-peers bench-profile bench-gpu bench-cancel bench-slow-readers lint types protos protos-check protos-baseline lock compose-env compose-smoke
+.PHONY: help setup demo up test slow simulate mutants chaos fuzz bench bench-peers bench-profile bench-gpu bench-cancel bench-slow-readers lint types protos protos-check protos-baseline lock compose-env compose-smoke
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -45,6 +45,9 @@ up: setup ## run the platform in the foreground; Ctrl-C drains (ARGS="--workers 
 
 test: setup ## run the whole test suite (ARGS="tests/unit -k name")
 	@$(BIN)/python -m pytest $(ARGS)
+
+slow: setup ## run the tests that take minutes and that `make test` leaves out
+	@$(BIN)/python -m pytest -m slow $(ARGS)
 
 simulate: setup ## run the platform in 2,000 simulated worlds and hold it to its promises (ARGS="--seed 17 --trace" replays one)
 	@$(BIN)/python -m tests.simulation $(ARGS)

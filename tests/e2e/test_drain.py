@@ -26,7 +26,11 @@ _SETTINGS = {
     "TOKENLOOM_KV_BYTES": str(256 << 20),
 }
 _OPTIONS = StackOptions(gateways=2, workers=2, dtype="bfloat16", env=_SETTINGS)
-pytestmark = [pytest.mark.timeout(400), pytest.mark.parametrize("stack", [_OPTIONS], indirect=True)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.parametrize("stack", [_OPTIONS], indirect=True),
+]
 _CALLERS = 8
 # Some end within the grace, the longest ones outlast it.
 _LENGTHS = (8, 24, 200)

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 SEEDS = range(100_000, 100_200)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_promise_holds_on_200_seeds():
     broken = [f"seed {report.seed}: {report.broken}" for report in run_seeds(SEEDS, 2) if report.broken]
