@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -66,13 +67,20 @@ def find_access(data_dir: Path) -> Access:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a verb; what the platform refuses becomes one line, and Ctrl-C a silent end."""
     try:
-        return asyncio.run(work)
+        return asyncio.run(_interruptible(work))
     except TokenloomError as error:
         hint = f" (try again in {error.retry_after:.1f} s)" if error.retry_after else ""
         field = f" [{error.field}]" if error.field else ""
         raise click.ClickException(f"{error}{field}{hint}") from None
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         raise SystemExit(INTERRUPTED) from None
+
+
+async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+    # Python's own handler does not wake a loop that is just falling asleep.
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
+    return await task
 
 
 async def choose_model(client: Client, wanted: str | None) -> str:
