@@ -13,7 +13,7 @@ from tests.e2e.conftest import StackOptions
 from tests.e2e.driver import Driver, Outcome, events
 from tokenloom.client import Client, Done, Tokens
 
-pytestmark = pytest.mark.parametrize("stack", [StackOptions(gateways=2)], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("stack", [StackOptions(gateways=2)], indirect=True)]
 MODEL = "smollm2-135m-instruct"
 BODY = {"model": MODEL, "prompt": "The sea", "temperature": 0, "ignoreEos": True}
 STREAM = {"Accept": "text/event-stream"}

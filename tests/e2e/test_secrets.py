@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 MODEL, BROKEN = "smollm2-135m-instruct", "broken"
 OPTIONS = StackOptions(models=(MODEL, BROKEN), gateways=2, env={"TOKENLOOM_LOG_LEVEL": "DEBUG"})
-pytestmark = [pytest.mark.parametrize("stack", [OPTIONS], indirect=True), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("stack", [OPTIONS], indirect=True),
+    pytest.mark.timeout(300),
+]
 
 
 @pytest.fixture(scope="module")
