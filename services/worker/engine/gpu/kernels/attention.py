@@ -37,26 +37,25 @@ def _attend(
     layer_ptr,
     table_ptr,
     kv_head,
-    lowest,
-    last,
+    span,
     ends,
     scale,
     KV_HEADS: tl.constexpr,
     PAGE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
 ):
-    """Attend [M, BLOCK_D] to positions [lowest, last), of which query m sees those before ends[m].
+    """Attend [M, BLOCK_D] to positions [lowest, last) = span, of which query m sees those before ends[m].
 
-    Returns the greatest score in base 2, the sum of weights and the weighted values, not yet divided.
+    Returns the weighted values [M, BLOCK_D], and the base-2 logarithm of each query's weights.
     """
+    lowest, last = span
     best = tl.full([query.shape[0]], UNSEEN, tl.float32)
     total = tl.zeros([query.shape[0]], tl.float32)
-    out = tl.zeros([query.shape[0], BLOCK_D], tl.float32)
-    dims = tl.arange(0, BLOCK_D)
+    out = tl.zeros(query.shape, tl.float32)
+    dims = tl.arange(0, query.shape[1])
     for start in range(lowest // PAGE * PAGE, last, BLOCK_N):
         positions = start + tl.arange(0, BLOCK_N)
         inside = (positions >= lowest) & (positions < last)
@@ -79,14 +78,34 @@ def _attend(
         values = tl.load(layer_ptr + at + KV_HEADS * PAGE * HEAD_DIM, mask=wanted, other=0.0)
         out = out * shrink[:, None] + _product(weights.to(values.dtype), values)
         best = higher
-    return best, total, out
+    return out / total[:, None], best + tl.log2(total)
 
 
 @triton.jit
-def _share(lowest, context, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr):
-    """Positions that one split takes; the last of a row's splits may be left with fewer, or none."""
+def _split(context, split, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, WINDOW: tl.constexpr):
+    """The positions [first, last) of a split; the last of a row's splits may be left with fewer, or none."""
+    lowest = tl.maximum(context - WINDOW, 0) if WINDOW > 0 else context * 0
     blocks = tl.cdiv(context - lowest, BLOCK_N)
-    return tl.maximum(tl.cdiv(blocks, SPLITS), 1) * BLOCK_N
+    share = tl.maximum(tl.cdiv(blocks, SPLITS), 1) * BLOCK_N
+    first = lowest + split * share
+    return first, tl.minimum(first + share, context)
+
+
+@triton.jit
+def _heads(heads, there, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Where heads [M] lie within a token, and which of these numbers there are, both [M, BLOCK_D]."""
+    dims = tl.arange(0, BLOCK_D)
+    return heads[:, None] * HEAD_DIM + dims[None, :], there[:, None] & (dims < HEAD_DIM)[None, :]
+
+
+@triton.jit
+def _load(ptr, token, within, own, WIDTH: tl.constexpr):
+    return tl.load(ptr + (token * WIDTH + within), mask=own, other=0.0)
+
+
+@triton.jit
+def _store(ptr, token, within, own, values, WIDTH: tl.constexpr):
+    tl.store(ptr + (token * WIDTH + within), values.to(ptr.dtype.element_ty), mask=own)
 
 
 @triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=_ANYWHERE[:2])
@@ -120,45 +139,22 @@ def decode(
     """
     row, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     context = tl.load(contexts_ptr + row)
-    lowest = tl.maximum(context - WINDOW, 0) if WINDOW > 0 else context * 0
-    share = _share(lowest, context, BLOCK_N, SPLITS)
-    first = lowest + split * share
-    if first < context:
-        shared, dims = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
-        own = (shared < SHARED)[:, None] & (dims < HEAD_DIM)[None, :]
-        heads = kv_head * SHARED + shared
-        at = (
-            row.to(tl.int64) * (KV_HEADS * (SHARED + 2) * HEAD_DIM)
-            + heads[:, None] * HEAD_DIM
-            + dims[None, :]
+    span = _split(context, split, BLOCK_N, SPLITS, WINDOW)
+    if span[0] < context:
+        token, shared = row.to(tl.int64), tl.arange(0, BLOCK_M)
+        within, own = _heads(kv_head * SHARED + shared, shared < SHARED, HEAD_DIM, BLOCK_D)
+        query = _load(query_ptr, token, within, own, KV_HEADS * (SHARED + 2) * HEAD_DIM)
+        table = tables_ptr + token * table_stride
+        ends = tl.zeros([BLOCK_M], tl.int32) + context
+        out, weight = _attend(
+            query, layer_ptr, table, kv_head, span, ends, scale, KV_HEADS, PAGE, HEAD_DIM, BLOCK_N, 0, CAP
         )
-        query = tl.load(query_ptr + at, mask=own, other=0.0)
-        best, total, out = _attend(
-            query,
-            layer_ptr,
-            tables_ptr + row.to(tl.int64) * table_stride,
-            kv_head,
-            first,
-            tl.minimum(first + share, context),
-            tl.zeros([BLOCK_M], tl.int32) + context,
-            scale,
-            KV_HEADS,
-            PAGE,
-            HEAD_DIM,
-            BLOCK_D,
-            BLOCK_N,
-            0,
-            CAP,
-        )
-        out = out / total[:, None]
-        line = row.to(tl.int64) * (KV_HEADS * SHARED) + heads
         if SPLITS == 1:
-            done = out.to(out_ptr.dtype.element_ty)
-            tl.store(out_ptr + line[:, None] * HEAD_DIM + dims[None, :], done, mask=own)
+            _store(out_ptr, token, within, own, out, KV_HEADS * SHARED * HEAD_DIM)
         else:
-            line = line * SPLITS + split
-            tl.store(parts_ptr + line[:, None] * HEAD_DIM + dims[None, :], out, mask=own)
-            tl.store(weights_ptr + line, best + tl.log2(total), mask=shared < SHARED)
+            line = (token * (KV_HEADS * SHARED) + kv_head * SHARED + shared) * SPLITS + split
+            _store(parts_ptr, line[:, None], tl.arange(0, BLOCK_D)[None, :], own, out, HEAD_DIM)
+            tl.store(weights_ptr + line, weight, mask=shared < SHARED)
 
 
 @triton.jit(do_not_specialize_on_alignment=["contexts_ptr"])
@@ -176,16 +172,14 @@ def reduce(
     """Join the splits of one row and head."""
     row, head = tl.program_id(0), tl.program_id(1)
     context = tl.load(contexts_ptr + row)
-    lowest = tl.maximum(context - WINDOW, 0) if WINDOW > 0 else context * 0
-    share = _share(lowest, context, BLOCK_N, SPLITS)
     splits, dims = tl.arange(0, SPLITS), tl.arange(0, BLOCK_D)
-    used = lowest + splits * share < context
+    first, _ = _split(context, splits, BLOCK_N, SPLITS, WINDOW)
+    used = first < context
     line = row.to(tl.int64) * tl.num_programs(1) + head
     logs = tl.load(weights_ptr + line * SPLITS + splits, mask=used, other=UNSEEN)
     weights = tl.exp2(logs - tl.max(logs, 0))
-    wanted = used[:, None] & (dims < HEAD_DIM)[None, :]
-    at = (line * SPLITS + splits)[:, None] * HEAD_DIM + dims[None, :]
-    parts = tl.load(parts_ptr + at, mask=wanted, other=0.0)
+    within, own = _heads(splits, used, HEAD_DIM, BLOCK_D)
+    parts = _load(parts_ptr, line, within, own, SPLITS * HEAD_DIM)
     out = tl.sum(parts * weights[:, None], 0) / tl.sum(weights, 0)
     at = line * HEAD_DIM + dims
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
@@ -222,33 +216,17 @@ def prefill(
     row, first = tl.load(rows_ptr + tile), tl.load(firsts_ptr + tile)
     count = tl.load(counts_ptr + row)
     before = tl.load(contexts_ptr + row) - count
-    lines, dims = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    lines = tl.arange(0, BLOCK_M)
     QUERIES: tl.constexpr = BLOCK_M // SHARED
     offset = first + lines // SHARED
-    own = (lines < QUERIES * SHARED) & (offset < count)
-    token = (tl.load(starts_ptr + row) + offset).to(tl.int64)
-    within = (kv_head * SHARED + lines % SHARED)[:, None] * HEAD_DIM + dims[None, :]
-    mask = own[:, None] & (dims < HEAD_DIM)[None, :]
-    at = token[:, None] * (KV_HEADS * (SHARED + 2) * HEAD_DIM) + within
-    query = tl.load(query_ptr + at, mask=mask, other=0.0)
+    token = (tl.load(starts_ptr + row) + offset).to(tl.int64)[:, None]
+    inside = (lines < QUERIES * SHARED) & (offset < count)
+    within, own = _heads(kv_head * SHARED + lines % SHARED, inside, HEAD_DIM, BLOCK_D)
+    query = _load(query_ptr, token, within, own, KV_HEADS * (SHARED + 2) * HEAD_DIM)
+    table = tables_ptr + row.to(tl.int64) * table_stride
     lowest = tl.maximum(before + first + 1 - WINDOW, 0) if WINDOW > 0 else first * 0
-    _, total, out = _attend(
-        query,
-        layer_ptr,
-        tables_ptr + row.to(tl.int64) * table_stride,
-        kv_head,
-        lowest,
-        before + tl.minimum(first + QUERIES, count),
-        before + offset + 1,
-        scale,
-        KV_HEADS,
-        PAGE,
-        HEAD_DIM,
-        BLOCK_D,
-        BLOCK_N,
-        WINDOW,
-        CAP,
+    span, ends = (lowest, before + tl.minimum(first + QUERIES, count)), before + offset + 1
+    out, _ = _attend(
+        query, layer_ptr, table, kv_head, span, ends, scale, KV_HEADS, PAGE, HEAD_DIM, BLOCK_N, WINDOW, CAP
     )
-    out = out / total[:, None]
-    at = token[:, None] * (KV_HEADS * SHARED * HEAD_DIM) + within
-    tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=mask)
+    _store(out_ptr, token, within, own, out, KV_HEADS * SHARED * HEAD_DIM)

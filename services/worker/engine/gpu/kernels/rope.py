@@ -4,6 +4,17 @@ import triton
 import triton.language as tl
 
 
+@triton.jit
+def _normed(left, right, head_norm_ptr, own, turned, mask, epsilon, HEAD_DIM: tl.constexpr):
+    """Both halves of every head that is turned, over its root mean square and times its weights."""
+    mean = (tl.sum(left * left, 1) + tl.sum(right * right, 1)) / HEAD_DIM
+    shrink = tl.where(turned, 1 / tl.sqrt(mean + epsilon)[:, None], 1.0)
+    normed = mask & turned
+    left *= shrink * tl.load(head_norm_ptr + own, mask=normed, other=1.0)
+    right *= shrink * tl.load(head_norm_ptr + own + HEAD_DIM // 2, mask=normed, other=1.0)
+    return left, right
+
+
 @triton.jit(do_not_specialize_on_alignment=["positions_ptr", "cells_ptr"])
 def rotate_and_write(
     qkv_ptr,
@@ -35,11 +46,7 @@ def rotate_and_write(
     left = tl.load(source, mask=mask, other=0.0).to(tl.float32)
     right = tl.load(source + HALF, mask=mask, other=0.0).to(tl.float32)
     if NORMS:
-        mean = (tl.sum(left * left, 1) + tl.sum(right * right, 1)) / HEAD_DIM
-        shrink = tl.where(turned, 1 / tl.sqrt(mean + epsilon)[:, None], 1.0)
-        normed = mask & turned
-        left *= shrink * tl.load(head_norm_ptr + own, mask=normed, other=1.0)
-        right *= shrink * tl.load(head_norm_ptr + own + HALF, mask=normed, other=1.0)
+        left, right = _normed(left, right, head_norm_ptr, own, turned, mask, epsilon, HEAD_DIM)
     angle = tl.load(positions_ptr + token).to(tl.float32) * tl.load(
         frequencies_ptr + dims, mask=dims < HALF, other=0.0
     )

@@ -25,6 +25,47 @@ def _gumbel(key, token_ids):
     return -tl.log(-tl.log(uniform))
 
 
+@triton.jit
+def _greatest(scores, ids_ptr, count):
+    """The id beside the greatest score, one of the first `count` even among NaN."""
+    return tl.load(ids_ptr + tl.minimum(tl.argmax(scores, 0), count - 1)).to(tl.int64)
+
+
+@triton.jit
+def _asked(row, temperatures_ptr, top_ks_ptr, top_ps_ptr, min_ps_ptr, keys_ptr):
+    temperature, key = tl.load(temperatures_ptr + row), tl.load(keys_ptr + row)
+    return temperature, tl.load(top_ks_ptr + row), tl.load(top_ps_ptr + row), tl.load(min_ps_ptr + row), key
+
+
+@triton.jit
+def _kept(scaled, rank, total, top_k, top_p, min_p, WIDTH: tl.constexpr):
+    """Which of a row's WIDTH likeliest tokens its limits keep, and whether no other token could be kept."""
+    counted = (top_k > 0) & (top_k <= WIDTH)
+    kept = (rank < WIDTH) & ((rank < top_k) | (counted == 0))
+    mass = tl.where(kept, tl.exp(scaled), 0.0)
+    share = mass / tl.where(counted, tl.sum(mass, 0), total)
+    before = tl.cumsum(share, 0) - share
+    kept = kept & (before < top_p) & (tl.exp(scaled) >= min_p)
+    kept = kept | (rank == 0)
+    least = tl.sum((kept & (rank == WIDTH - 1)).to(tl.int64), 0)
+    return kept, (counted | ((top_k == 0) & (least == 0))).to(tl.int64)
+
+
+@triton.jit
+def _draw(candidates_ptr, ids_ptr, mosts, masses, asked, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr):
+    """One of a row's WIDTH likeliest tokens, and whether it could not have been any other."""
+    temperature, top_k, top_p, min_p, key = asked
+    most = tl.max(mosts, 0)
+    total = tl.sum(masses * tl.exp((mosts.to(tl.float64) - most) / temperature), 0)
+    rank = tl.arange(0, BLOCK_W)
+    value = tl.load(candidates_ptr + rank, mask=rank < WIDTH, other=-1e30).to(tl.float64)
+    scaled = (value - most) / temperature
+    kept, certain = _kept(scaled, rank, total, top_k, top_p, min_p, WIDTH)
+    ids = tl.load(ids_ptr + rank, mask=rank < WIDTH, other=0)
+    score = tl.where(kept, scaled + _gumbel(key, ids), float("-inf"))
+    return _greatest(score, ids_ptr, WIDTH), certain
+
+
 # Slices of what was sent, or comes back, in one piece.
 _ANYWHERE = ["kinds_ptr", "temperatures_ptr", "top_ks_ptr", "top_ps_ptr", "min_ps_ptr", "keys_ptr"]
 _RESULTS = ["token_ids_ptr", "settled_ptr", "finite_ptr"]
@@ -100,47 +141,25 @@ def choose(
 
     A row is settled when nothing outside these could have been kept.
     """
-    row = tl.program_id(0)
-    part = tl.arange(0, BLOCKS)
-    mask = part < blocks
-    at = row * blocks + part
+    row, part = tl.program_id(0), tl.arange(0, BLOCKS)
+    at, mask = row * blocks + part, part < blocks
     mosts = tl.load(most_ptr + at, mask=mask, other=-1e30)
-    most = tl.max(mosts, 0)
-    best = tl.minimum(tl.argmax(mosts, 0), blocks - 1)
     kind = tl.load(kinds_ptr + row)
     tl.store(finite_ptr + row, (tl.sum(mosts - mosts, 0) == 0.0).to(tl.int64))
-    token_id = tl.load(likeliest_ptr + row * blocks + best).to(tl.int64)
+    token_id = _greatest(mosts, likeliest_ptr + row * blocks, blocks)
     settled = tl.full([], 1, tl.int64)
     if kind == WHOLE:
         scores = tl.load(score_ptr + at, mask=mask, other=float("-inf"))
-        token_id = tl.load(drawn_ptr + row * blocks + tl.minimum(tl.argmax(scores, 0), blocks - 1)).to(
-            tl.int64
-        )
+        token_id = _greatest(scores, drawn_ptr + row * blocks, blocks)
     elif kind == LIMITED:
-        temperature, top_k = tl.load(temperatures_ptr + row), tl.load(top_ks_ptr + row)
+        asked = _asked(row, temperatures_ptr, top_ks_ptr, top_ps_ptr, min_ps_ptr, keys_ptr)
         masses = tl.load(mass_ptr + at, mask=mask, other=0.0).to(tl.float64)
-        total = tl.sum(masses * tl.exp((mosts.to(tl.float64) - most) / temperature), 0)
-        rank = tl.arange(0, BLOCK_W)
-        listed = rank < WIDTH
-        line = row * WIDTH + rank
-        value = tl.load(candidates_ptr + line, mask=listed, other=-1e30).to(tl.float64)
-        scaled = (value - most) / temperature
-        counted = (top_k > 0) & (top_k <= WIDTH)
-        kept = listed & ((rank < top_k) | (counted == 0))
-        mass = tl.where(kept, tl.exp(scaled), 0.0)
-        total = tl.where(counted, tl.sum(mass, 0), total)
-        share = mass / total
-        before = tl.cumsum(share, 0) - share
-        kept = kept & (before < tl.load(top_ps_ptr + row))
-        kept = kept & (tl.exp(scaled) >= tl.load(min_ps_ptr + row))
-        kept = kept | (rank == 0)
-        ids = tl.load(candidate_ids_ptr + line, mask=listed, other=0)
-        score = tl.where(kept, scaled + _gumbel(tl.load(keys_ptr + row), ids), float("-inf"))
-        chosen = tl.minimum(tl.argmax(score, 0), WIDTH - 1)
-        token_id = tl.load(candidate_ids_ptr + row * WIDTH + chosen).to(tl.int64)
-        least = tl.sum((kept & (rank == WIDTH - 1)).to(tl.int64), 0)
+        first = row * WIDTH
+        token_id, certain = _draw(
+            candidates_ptr + first, candidate_ids_ptr + first, mosts, masses, asked, WIDTH, BLOCK_W
+        )
         if WIDTH < VOCABULARY:
-            settled = (counted | ((top_k == 0) & (least == 0))).to(tl.int64)
+            settled = certain
     # Among NaN the greatest may be anywhere.
     tl.store(token_ids_ptr + row, tl.minimum(token_id, VOCABULARY - 1))
     tl.store(settled_ptr + row, settled)
