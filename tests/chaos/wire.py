@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import grpc
 
+from tests.support import sse
 from tokenloom.client import Accepted, Client, Done, FinishReason, TokenloomError, Tokens
 
 if TYPE_CHECKING:
@@ -126,14 +126,8 @@ class Wire:
             async with self._http.request(method, f"{self.gateway.http_url}{path}", **options) as response:
                 if response.status != 200:
                     raise _refused(await response.json(), response)
-                name = "message"
-                async for raw in response.content:
-                    line = raw.decode().rstrip("\r\n")
-                    if line.startswith("event:"):
-                        name = line[6:].strip()
-                    elif line.startswith("data:"):
-                        data = json.loads(line[5:])
-                        yield name, data["error"] if name == "error" else data
+                async for name, data in sse.events(response):
+                    yield name, data["error"] if name == "error" else data
         except (aiohttp.ClientError, TimeoutError, grpc.RpcError) as error:
             raise Broken(type(error).__name__) from None
 

@@ -6,12 +6,11 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from tests.support import sse
 
 LOCAL_TIMEOUT = aiohttp.ClientTimeout(total=300)
 
@@ -69,18 +68,6 @@ class Outcome:
                 self.error = data["error"]
 
 
-async def events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """Yield (event, data) of a server-sent event stream."""
-    event = "message"
-    async for raw in response.content:
-        line = raw.decode().rstrip("\r\n")
-        if line.startswith("event:"):
-            event = line[6:].strip()
-        elif line.startswith("data:"):
-            yield event, json.loads(line[5:])
-            event = "message"
-
-
 class Driver:
     """Talks to one gateway over HTTP."""
 
@@ -106,7 +93,7 @@ class Driver:
         headers = {"Accept": "text/event-stream"}
         async with self.session.post(f"{self.url}/v1/generations", json=body, headers=headers) as response:
             assert response.status == 200, await response.text()
-            async for event, data in events(response):
+            async for event, data in sse.events(response):
                 outcome.take(event, data)
         assert outcome.done or outcome.error, "the stream ended without a terminal event"
         return outcome

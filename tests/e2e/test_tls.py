@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from kit.errors import Code
 from kit.grpc import channel, service_error
 from tests.e2e.conftest import StackOptions
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, check_turned_away
 from tokenloom.api.registry.v1 import registry_pb2, registry_pb2_grpc
 from tokenloom.api.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from tokenloom.api.usage.v1 import usage_pb2, usage_pb2_grpc
@@ -33,49 +33,27 @@ def authority(stack):
     return Authority.at(stack.data_dir / "certs")
 
 
+SCHEDULER, WORKER = scheduler_pb2_grpc.SchedulerServiceStub, worker_pb2_grpc.WorkerServiceStub
+REGISTRY, USAGE = registry_pb2_grpc.RegistryServiceStub, usage_pb2_grpc.UsageServiceStub
+
+
+def unary(stub, method, request):
+    return lambda to: getattr(stub(to), method)(request, timeout=5)
+
+
+def stream(stub, method):
+    return lambda to: anext(aiter(getattr(stub(to), method)(iter(()))))
+
+
 # What each service would do for the caller it is for.
 CALLS = {
-    "lane": (
-        "scheduler",
-        lambda c: anext(aiter(scheduler_pb2_grpc.SchedulerServiceStub(c).Lane(iter(())))),
-        "gateway",
-    ),
-    "inspect": (
-        "scheduler",
-        lambda c: scheduler_pb2_grpc.SchedulerServiceStub(c).Inspect(
-            scheduler_pb2.InspectRequest(), timeout=5
-        ),
-        "operator",
-    ),
-    "run": (
-        "worker",
-        lambda c: anext(aiter(worker_pb2_grpc.WorkerServiceStub(c).Run(iter(())))),
-        "scheduler",
-    ),
-    "describe": (
-        "worker",
-        lambda c: worker_pb2_grpc.WorkerServiceStub(c).Describe(worker_pb2.DescribeRequest(), timeout=5),
-        "scheduler",
-    ),
-    "renew": (
-        "registry",
-        lambda c: registry_pb2_grpc.RegistryServiceStub(c).RenewLease(
-            registry_pb2.RenewLeaseRequest(), timeout=5
-        ),
-        "worker",
-    ),
-    "models": (
-        "registry",
-        lambda c: registry_pb2_grpc.RegistryServiceStub(c).ListModels(
-            registry_pb2.ListModelsRequest(), timeout=5
-        ),
-        "operator",
-    ),
-    "ledger": (
-        "usage",
-        lambda c: usage_pb2_grpc.UsageServiceStub(c).ListUsage(usage_pb2.ListUsageRequest(), timeout=5),
-        "gateway",
-    ),
+    "lane": ("scheduler", stream(SCHEDULER, "Lane"), "gateway"),
+    "inspect": ("scheduler", unary(SCHEDULER, "Inspect", scheduler_pb2.InspectRequest()), "operator"),
+    "run": ("worker", stream(WORKER, "Run"), "scheduler"),
+    "describe": ("worker", unary(WORKER, "Describe", worker_pb2.DescribeRequest()), "scheduler"),
+    "renew": ("registry", unary(REGISTRY, "RenewLease", registry_pb2.RenewLeaseRequest()), "worker"),
+    "models": ("registry", unary(REGISTRY, "ListModels", registry_pb2.ListModelsRequest()), "operator"),
+    "ledger": ("usage", unary(USAGE, "ListUsage", usage_pb2.ListUsageRequest()), "gateway"),
 }
 
 
@@ -144,17 +122,8 @@ async def test_only_the_right_role_may_call(stack, authority, call):
 @pytest.mark.parametrize("service", ["scheduler", "worker", "registry", "usage"])
 async def test_without_a_certificate_of_the_platform_no_service_listens(stack, authority, tmp_path, service):
     target = stack.service(service)["target"]
-    stranger = Authority(tmp_path).identity("gateway").pair
-    name = (("grpc.ssl_target_name_override", f"{service}.tokenloom.internal"),)
-    ca = authority.ca.read_bytes()
-    for credentials in (
-        grpc.ssl_channel_credentials(ca),
-        grpc.ssl_channel_credentials(ca, stranger.key.read_bytes(), stranger.cert.read_bytes()),
-    ):
-        async with grpc.aio.secure_channel(target, credentials, options=name) as to_service:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await to_service.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=5)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    stranger = Authority(tmp_path).pair("gateway")
+    await check_turned_away(target, service, authority, stranger, "/grpc.health.v1.Health/Check")
 
 
 async def test_nats_asks_for_a_certificate_before_any_password(stack, authority):

@@ -11,7 +11,6 @@ import grpc
 import pytest
 from hypothesis import strategies as st
 
-from kit.bus import Bus
 from kit.grpc import LANE_MESSAGE_BYTES, channel
 from tests.fuzz.messages import messages
 from tests.fuzz.test_step_results import lies
@@ -60,21 +59,11 @@ class Liar(PlayedWorker):
 @pytest.fixture
 async def house(nats_url, tmp_path):
     """A scheduler with one honest worker."""
-    house = House(nats_url, tmp_path)
-    house.bus = await Bus.connect(nats_url, "test")
-    for name, subject in (("DEPLOYMENT", "deployment.v1.>"), ("USAGE", "usage.v1.>")):
-        await house.bus.ensure_stream(name, [subject], 3600)
-        await house.bus.js.purge_stream(name)
-    house.start(step_timeout_s=0.5)
-    await house.announce(await house.worker())
-    await house.until_lane(lambda lane: lane.workers == 1)
-    yield house
-    for gateway in house.gateways:
-        await gateway.close()
-    await house.end()
-    for worker in house.workers:
-        await worker.die()
-    await house.bus.close()
+    async with House.opened(nats_url, tmp_path) as house:
+        house.start(step_timeout_s=0.5)
+        await house.announce(await house.worker())
+        await house.until_lane(lambda lane: lane.workers == 1)
+        yield house
 
 
 async def served(house: House, eventually, ids: itertools.count) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import grpc
+import pytest
+
 from kit.tls import Identity, KeyPair
 from tokenloom import certificates
 
@@ -42,3 +45,19 @@ class Authority:
         pair = self.pair(role)
         names = {"TOKENLOOM_TLS_CA": self.ca, "TOKENLOOM_TLS_CERT": pair.cert, "TOKENLOOM_TLS_KEY": pair.key}
         return {name: str(path) for name, path in names.items()}
+
+
+async def check_turned_away(
+    target: str, service: str, authority: Authority, stranger: KeyPair, method: str
+) -> None:
+    """Without a certificate, or with another authority's, there is no connection to a service."""
+    ca = authority.ca.read_bytes()
+    name = (("grpc.ssl_target_name_override", f"{service}.tokenloom.internal"),)
+    for credentials in (
+        grpc.ssl_channel_credentials(ca),
+        grpc.ssl_channel_credentials(ca, stranger.key.read_bytes(), stranger.cert.read_bytes()),
+    ):
+        async with grpc.aio.secure_channel(target, credentials, options=name) as to_service:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await to_service.unary_unary(method)(b"", timeout=5)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

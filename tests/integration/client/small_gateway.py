@@ -164,3 +164,7 @@ def _broken() -> ServiceError:
 def _authenticate(context) -> None:
     if ("authorization", f"Bearer {KEY}") not in context.invocation_metadata():
         raise ServiceError(Code.UNAUTHENTICATED, "INVALID_API_KEY", "the key is not known")
+
+
+async def collect(events):
+    return [event async for event in events]

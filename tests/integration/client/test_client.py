@@ -6,24 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.integration.client.small_gateway import KEY, Running
+from tests.integration.client.small_gateway import KEY, collect
 from tokenloom.client import Accepted, Client, Done, FinishReason, TokenloomError, Tokens
-
-
-@pytest.fixture
-async def running():
-    async with Running() as running:
-        yield running
-
-
-@pytest.fixture
-async def client(running):
-    async with Client(running.target, KEY) as client:
-        yield client
-
-
-async def collect(events):
-    return [event async for event in events]
 
 
 async def test_generate_yields_acceptance_tokens_and_the_end(client):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.integration.client.small_gateway import KEY, Running
+from tests.integration.client.small_gateway import KEY, Running, collect
 from tokenloom.client import Accepted, Client, Done, TokenloomError, Tokens
 from tokenloom.retry import Backoff
 
@@ -15,19 +15,9 @@ QUICK = Backoff(attempts=4, first_s=0.01, longest_s=0.05)
 
 
 @pytest.fixture
-async def running():
-    async with Running() as running:
-        yield running
-
-
-@pytest.fixture
 async def client(running):
     async with Client(running.target, KEY, backoff=QUICK) as client:
         yield client
-
-
-async def collect(events):
-    return [event async for event in events]
 
 
 def text(events) -> str:

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kit.bus import Bus
 from kit.errors import Code, ServiceError
 from services.gateway.core.detokenize import decode
 from services.gateway.core.outcome import FinishReason
@@ -56,22 +55,13 @@ class Cluster:
 
 @asynccontextmanager
 async def house_of(nats_url, directory):
-    house = House(nats_url, directory)
-    house.bus = await Bus.connect(nats_url, "test")
-    for name, subject in (("DEPLOYMENT", "deployment.v1.>"), ("USAGE", "usage.v1.>")):
-        await house.bus.ensure_stream(name, [subject], 3600)
-        await house.bus.js.purge_stream(name)
-    house.start(lease_s=LEASE_S)
-    worker = await PacedWorker(f"unix:{directory}/w1").start()
-    house.workers.append(worker)
-    await house.announce(worker)
-    try:
+    async with House.opened(nats_url, directory) as house:
+        house.start(lease_s=LEASE_S)
+        worker = await PacedWorker(f"unix:{directory}/w1").start()
+        house.workers.append(worker)
+        await house.announce(worker)
         await house.until_lane(lambda lane: lane.workers == 1)
         yield house
-    finally:
-        await house.end()
-        await worker.die()
-        await house.bus.close()
 
 
 @pytest.fixture

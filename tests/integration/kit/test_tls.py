@@ -14,7 +14,7 @@ from kit.grpc import Server, channel, service_error
 from kit.metrics import REGISTRY
 from kit.renewal import server_context
 from kit.tls import Identity
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, check_turned_away
 
 ALLOWED = {"test.Echo": ("gateway",), "test.Echo/Open": ("gateway", "operator")}
 
@@ -113,17 +113,8 @@ async def test_a_certificate_without_a_role_is_unauthenticated(target, authority
 async def test_a_client_without_a_certificate_or_with_another_authority_gets_no_connection(
     target, authority, tmp_path
 ):
-    ca, name = authority.ca.read_bytes(), (("grpc.ssl_target_name_override", "scheduler.tokenloom.internal"),)
-    other = Authority(tmp_path / "other")
-    pair = other.pair("gateway")
-    for credentials in (
-        grpc.ssl_channel_credentials(ca),
-        grpc.ssl_channel_credentials(ca, pair.key.read_bytes(), pair.cert.read_bytes()),
-    ):
-        async with grpc.aio.secure_channel(target, credentials, options=name) as to_server:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await to_server.unary_unary("/test.Echo/Unary")(b"hello", timeout=5)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    stranger = Authority(tmp_path / "other").pair("gateway")
+    await check_turned_away(target, "scheduler", authority, stranger, "/test.Echo/Unary")
     assert (await refusal(target, None)).code is Code.UNAVAILABLE
 
 

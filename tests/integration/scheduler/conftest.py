@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kit.bus import Bus
 from tests.integration.scheduler.support import House
 
 
 @pytest.fixture
 async def house(nats_url, tmp_path):
-    house = House(nats_url, tmp_path)
-    house.bus = await Bus.connect(nats_url, "test")
-    await house.bus.ensure_stream("DEPLOYMENT", ["deployment.v1.>"], 3600)
-    await house.bus.ensure_stream("USAGE", ["usage.v1.>"], 3600)
-    await house.bus.js.purge_stream("DEPLOYMENT")
-    await house.bus.js.purge_stream("USAGE")
-    yield house
-    for gateway in house.gateways:
-        await gateway.close()
-    await house.end()
-    for worker in house.workers:
-        await worker.die()
-    await house.bus.close()
+    async with House.opened(nats_url, tmp_path) as house:
+        yield house
 
 
 @pytest.fixture

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import grpc
 from prometheus_client import CollectorRegistry
 
+from kit.bus import Bus
 from kit.grpc import LANE_MESSAGE_BYTES, Server, channel
 from services.scheduler.bootstrap import serve
 from services.scheduler.config import SchedulerConfig
@@ -17,9 +18,6 @@ from tokenloom.api.events.v1 import events_pb2
 from tokenloom.api.inference.v1 import inference_pb2
 from tokenloom.api.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from tokenloom.api.worker.v1 import worker_pb2, worker_pb2_grpc
-
-if TYPE_CHECKING:
-    from kit.bus import Bus
 
 MODEL = "tiny@1"
 FINISH = inference_pb2.FinishReason
@@ -223,6 +221,25 @@ class House:
         self.done: asyncio.Task | None = None
         self.gateways: list[PlayedGateway] = []
         self.workers: list[PlayedWorker] = []
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def opened(cls, nats_url, directory):
+        """With empty streams; at the end everything of it is gone."""
+        house = cls(nats_url, directory)
+        house.bus = await Bus.connect(nats_url, "test")
+        for name, subject in (("DEPLOYMENT", "deployment.v1.>"), ("USAGE", "usage.v1.>")):
+            await house.bus.ensure_stream(name, [subject], 3600)
+            await house.bus.js.purge_stream(name)
+        try:
+            yield house
+        finally:
+            for gateway in house.gateways:
+                await gateway.close()
+            await house.end()
+            for worker in house.workers:
+                await worker.die()
+            await house.bus.close()
 
     def start(self, **settings):
         self.stop = asyncio.Event()

@@ -24,8 +24,9 @@ class Published:
     def __init__(self) -> None:
         self.ids: list[str] = []
 
-    async def publish(self, subject, payload, *, msg_id):
-        self.ids.append(f"{subject} {msg_id}")
+    async def publish_all(self, events):
+        self.ids += [f"{event.subject} {event.msg_id}" for event in events]
+        return [None] * len(events)
 
 
 def closing(request_id, reason=FinishReason.CANCELLED):

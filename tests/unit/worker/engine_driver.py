@@ -23,16 +23,32 @@ import torch  # noqa: E402 - it reads its environment now
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from services.worker.engine.batch import Batch  # noqa: E402
+from services.worker.engine.sampling import Draws  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from services.worker.engine.noise import Keys
     from services.worker.engine.runner import Runner
 
 DATA = Path(__file__).parents[2] / "data" / "engine"
 TINY = DATA / "llama3-rope"
 TINY_CONFIG = EngineConfig(dtype="float32", page_count=256, slot_count=64, max_step_tokens=4096, threads=1)
 _WORDS = np.random.default_rng(3)
+
+
+def draws_of(keys: Keys, **fields: float) -> Draws:
+    """What as many rows as there are keys ask for: all the same."""
+    rows = len(keys)
+    values = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "top_logprobs": -1} | fields
+    return Draws(
+        temperature=np.full(rows, values["temperature"], float),
+        top_k=np.full(rows, values["top_k"], np.int64),
+        top_p=np.full(rows, values["top_p"], float),
+        min_p=np.full(rows, values["min_p"], float),
+        top_logprobs=np.full(rows, values["top_logprobs"], np.int64),
+        keys=keys,
+    )
 
 
 def needs_native() -> None:

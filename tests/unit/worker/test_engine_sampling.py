@@ -12,7 +12,7 @@ import torch
 from services.worker.engine import load_engine
 from services.worker.engine.noise import gumbel, row_keys, uniform
 from services.worker.engine.sampling import Draws, draw
-from tests.unit.worker.engine_driver import TINY_CONFIG, Driver, needs_native
+from tests.unit.worker.engine_driver import TINY_CONFIG, Driver, draws_of, needs_native
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,16 +28,8 @@ QUANTILE = 4.753
 
 
 def draws(rows: int, *, first: int = 0, **fields: float) -> Draws:
-    values = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "top_logprobs": -1} | fields
     index = np.arange(first, first + rows)
-    return Draws(
-        temperature=np.full(rows, values["temperature"], float),
-        top_k=np.full(rows, values["top_k"], np.int64),
-        top_p=np.full(rows, values["top_p"], float),
-        min_p=np.full(rows, values["min_p"], float),
-        top_logprobs=np.full(rows, values["top_logprobs"], np.int64),
-        keys=row_keys(np.full(rows, 5), np.zeros(rows, np.int64), index),
-    )
+    return draws_of(row_keys(np.full(rows, 5), np.zeros(rows, np.int64), index), **fields)
 
 
 @pytest.fixture(params=["native", "torch"])

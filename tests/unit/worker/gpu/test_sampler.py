@@ -12,22 +12,15 @@ from services.worker.engine.gpu import sampler
 from services.worker.engine.gpu.sampler import GpuSampler
 from services.worker.engine.noise import gumbel, row_keys
 from services.worker.engine.sampling import Draws, draw
+from tests.unit.worker.engine_driver import draws_of
 
 ROWS, VOCABULARY = 24, 5000
 draw_on_device = GpuSampler()
 
 
 def draws(rows: int = ROWS, **fields: float) -> Draws:
-    values = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "top_logprobs": -1} | fields
     index = np.arange(rows)
-    return Draws(
-        temperature=np.full(rows, values["temperature"], float),
-        top_k=np.full(rows, values["top_k"], np.int64),
-        top_p=np.full(rows, values["top_p"], float),
-        min_p=np.full(rows, values["min_p"], float),
-        top_logprobs=np.full(rows, values["top_logprobs"], np.int64),
-        keys=row_keys(np.full(rows, 5), index % 3, index),
-    )
+    return draws_of(row_keys(np.full(rows, 5), index % 3, index), **fields)
 
 
 def logits_of(rows: int = ROWS, vocabulary: int = VOCABULARY, spread: float = 3.0) -> torch.Tensor:
