@@ -62,7 +62,7 @@ class HollowEngine:
             if left[slot] <= 0:
                 left[slot] = 1
                 drawn.append(slot)
-        time.sleep(self._step_s)
+        time.sleep(self._step_s)  # on the engine's own thread, as a device would keep it waiting
         return worker_pb2.StepResult(
             slot=drawn, token_id=[_stamp()] * len(drawn), forward_us=int(self._step_s * 1e6)
         )

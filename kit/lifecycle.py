@@ -85,7 +85,7 @@ async def _supervise(main: Main, grace_s: float) -> int:
     except asyncio.CancelledError:
         if overran:
             _log.error("drain timed out", grace_s=grace_s)
-    except Exception:
+    except Exception:  # whatever it was ends the process, and its log says why
         _log.exception("stopped by an error")
         return 1
     return int(process.failed or overran)

@@ -146,7 +146,7 @@ class _Attempt:
                         step = await self._follow(request_id)
                     case Run(request_id):
                         step = await self._run(request_id)
-        except BaseException:
+        except BaseException:  # a cancelled caller leaves no reader behind either
             self._drop()
             raise
         assert self._reading is not None

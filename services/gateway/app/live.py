@@ -80,7 +80,7 @@ class LiveTable:
         self._lane.tell(live.owner.join, reader)
         try:
             await asyncio.shield(live.opened)
-        except BaseException:
+        except BaseException:  # a cancelled caller leaves no reader behind either
             reading.leave()
             raise
         return reading
