@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, cast
@@ -14,10 +13,10 @@ from nats.aio.client import Client
 from nats.js import api
 from nats.js.errors import BadRequestError
 
-from kit import log
+from kit import atomic, log
 from kit.backoff import jittered
 from kit.kv import KvView, create_bucket
-from kit.messages import BatchHandler, Handler, Hook, Message, from_nats
+from kit.messages import BatchHandler, Handler, Hook, Message, fetch, from_nats
 
 if TYPE_CHECKING:
     import ssl
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.kv import KeyValue
 
+    from kit.backlog import Event
+
 __all__ = ["Bus", "BusError", "KvView", "Message"]
 
 V = TypeVar("V")
@@ -34,8 +35,6 @@ RETRY_S = 0.5
 RECONNECT_S = 0.25
 ACK_WAIT_S = 10.0
 PUBLISH_TIMEOUT_S = 5.0
-# A lone event waits this long for company, so that a burst becomes few batches.
-_GATHER_S = 0.02
 # Not all of the client's timeouts are its own kind of error.
 _FAILURES = (nats.errors.Error, TimeoutError, OSError)
 _log = log.get("bus")
@@ -90,6 +89,16 @@ class Bus:
         except _FAILURES as error:
             raise BusError(f"{subject}: {error!r}") from error
 
+    async def publish_all(self, events: Sequence[Event]) -> list[BaseException | None]:
+        """Store events of one stream, in order: for each `None`, or why it may not be stored."""
+        try:
+            if self.connected and await atomic.publish(self._nc, self.js, events):
+                return [None] * len(events)
+        except _FAILURES as error:
+            return [BusError(repr(error))] * len(events)
+        publishing = [self.publish(e.subject, e.payload, msg_id=e.msg_id) for e in events]
+        return await asyncio.gather(*publishing, return_exceptions=True)
+
     async def ensure_stream(
         self, name: str, subjects: Sequence[str], max_age_s: float, *, max_bytes: int = -1
     ) -> None:
@@ -102,6 +111,7 @@ class Bus:
             storage=api.StorageType.FILE,
             max_age=max_age_s,
             max_bytes=max_bytes,
+            allow_atomic=True,
         )
         await self._retry(lambda: self._declare(config))
         self._streams[name] = config
@@ -174,7 +184,7 @@ class Bus:
         pull = await self.js.pull_subscribe("", durable, stream=stream, config=config)
         try:
             while True:
-                if messages := await _fetch(pull, batch):
+                if messages := await fetch(pull, batch):
                     await self._handle(messages, handler)
         finally:
             if not self._nc.is_closed:
@@ -287,14 +297,3 @@ def _inbox_prefix(url: str) -> str:
     # Each user may read answers under its own prefix only.
     user = urlsplit(url).username
     return f"_INBOX.{user}" if user else "_INBOX"
-
-
-async def _fetch(pull: JetStreamContext.PullSubscription, batch: int) -> list[Msg]:
-    try:
-        messages = await pull.fetch(1, timeout=2.0)
-    except TimeoutError:
-        return []
-    if batch > 1:
-        with contextlib.suppress(TimeoutError):
-            messages += await pull.fetch(batch - 1, timeout=_GATHER_S)
-    return messages

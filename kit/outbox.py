@@ -15,6 +15,7 @@ from kit.journal import Journal
 from kit.lifecycle import guard
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 __all__ = ["Outbox", "OutboxFull", "Publisher"]
@@ -24,10 +25,10 @@ _log = log.get("outbox")
 
 
 class Publisher(Protocol):
-    """Where `drain` publishes; returns once the event is stored. `kit.bus.Bus` is one."""
+    """Where `drain` publishes. `kit.bus.Bus` is one."""
 
-    async def publish(self, subject: str, payload: bytes, *, msg_id: str) -> None:
-        """Store one event; a repeated `msg_id` is dropped."""
+    async def publish_all(self, events: Sequence[Event]) -> Sequence[BaseException | None]:
+        """Store events, in order: for each `None`, or why it may not be. A repeated `msg_id` is dropped."""
 
 
 class Outbox:
@@ -125,9 +126,7 @@ class Outbox:
 
     async def _publish_batch(self, bus: Publisher) -> bool:
         batch = self._backlog.batch()
-        results = await asyncio.gather(
-            *(bus.publish(e.subject, e.payload, msg_id=e.msg_id) for e in batch), return_exceptions=True
-        )
+        results = await bus.publish_all(batch)
         stored = stored_prefix(results)
         if stored:
             await self._advance(self._backlog.end_of(stored))

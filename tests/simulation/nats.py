@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DEDUP_S = 120.0
 POLL_S = 0.5
 PUBLISH_TIMEOUT_S = 2.0
-WRONG_REVISION = 10071
+WRONG_REVISION, DUPLICATE_IN_BATCH = 10071, 10201
 
 
 @dataclass(slots=True)
@@ -102,6 +102,14 @@ class Nats(Process):
             self._catch_up(watch)
         return self._sequence
 
+    def store_all(self, batch: list[tuple[str, bytes, dict[str, str]]]) -> int:
+        """Store all messages or, where one is stored already, none; returns the last one's sequence."""
+        now = self.world.now
+        seen = [self._seen.get(headers[api.Header.MSG_ID.value], -DEDUP_S) for _, _, headers in batch]
+        if any(now - at < DEDUP_S for at in seen):
+            raise APIError(code=400, err_code=DUPLICATE_IN_BATCH, description="duplicate message id")
+        return max(self.store(*message) for message in batch)
+
     def watch(self, watcher: Process, handler: Callable[[Stored], None]) -> None:
         """Give the last message of each subject, then each new one."""
         self._watches = [one for one in self._watches if one.watcher is not watcher]
@@ -148,11 +156,21 @@ class JetStream:
 
     def __init__(self, server: Nats, client: Process) -> None:
         self._server, self._client = server, client
+        self._batch: list[tuple[str, bytes, dict[str, str]]] = []
 
     async def publish(self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None) -> Any:
-        """Store; an answer that is lost is a timeout."""
-        sequence = await self._ask(lambda: self._server.store(subject, payload, dict(headers or {})))
-        return SimpleNamespace(seq=sequence)
+        """Store, with the batch that it ends; an answer that is lost is a timeout."""
+        batch = [(subject, payload, dict(headers or {}))]
+        if api.Header.BATCH_COMMIT.value in batch[0][2]:
+            batch, self._batch = self._batch + batch, []
+            sequence = await self._ask(lambda: self._server.store_all(batch))
+        else:
+            sequence = await self._ask(lambda: self._server.store(*batch[0]))
+        return SimpleNamespace(seq=sequence, batch_size=len(batch))
+
+    async def stage(self, subject: str, payload: bytes, *, headers: dict[str, str]) -> None:
+        """Begin or go on with a batch; a connection keeps order, so it may as well go with its end."""
+        self._batch.append((subject, payload, headers))
 
     async def get_msg(self, stream: str, *, subject: str) -> Any:
         """The last message of a subject."""
@@ -258,8 +276,8 @@ class SimulatedBus(Bus):
 
     def __init__(self, server: Nats, client: Process) -> None:
         self._server, self._client = server, client
-        self._nc = SimpleNamespace(is_closed=False)  # type: ignore[assignment]
         self._stream = JetStream(server, client)
+        self._nc = SimpleNamespace(is_closed=False, publish=self._stream.stage)  # type: ignore[assignment]
 
     @property
     def connected(self) -> bool:

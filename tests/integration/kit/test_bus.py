@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from kit.backlog import Event
 from kit.bus import Bus, BusError, KvView
 from kit.kv import last_events
 from kit.outbox import Outbox
@@ -37,6 +38,47 @@ async def test_a_repeated_msg_id_is_stored_once(bus, stream):
     for _ in range(3):
         await bus.publish(f"{stream}.a", b"x", msg_id="same")
     assert (await bus.js.stream_info(stream)).state.messages == 1
+
+
+def events(stream, *ids, size=100):
+    return [Event(0, f"{stream}.{msg_id}", msg_id, b"x" * size) for msg_id in ids]
+
+
+async def stored(bus, stream):
+    count = (await bus.js.stream_info(stream)).state.messages
+    return [await bus.js.get_msg(stream, seq) for seq in range(1, count + 1)]
+
+
+async def test_events_published_together_are_one_batch_in_order(bus, stream):
+    assert await bus.publish_all(events(stream, "a", "b", "c")) == [None] * 3
+    messages = await stored(bus, stream)
+    assert [message.subject for message in messages] == [f"{stream}.{one}" for one in "abc"]
+    assert len({message.headers["Nats-Batch-Id"] for message in messages}) == 1
+
+
+async def test_of_a_batch_that_was_stored_in_part_the_rest_is_stored(bus, stream):
+    await bus.publish(f"{stream}.b", b"x", msg_id="b")
+    assert await bus.publish_all(events(stream, "a", "b", "c")) == [None] * 3
+    assert await bus.publish_all(events(stream, "a", "b", "c")) == [None] * 3
+    assert [message.subject for message in await stored(bus, stream)] == [f"{stream}.{one}" for one in "bac"]
+
+
+async def test_a_stream_that_takes_no_batches_takes_their_events(bus, name):
+    await bus.js.add_stream(name=name, subjects=[f"{name}.>"])
+    assert await bus.publish_all(events(name, "a", "b")) == [None] * 2
+    assert len(await stored(bus, name)) == 2
+
+
+async def test_an_event_that_cannot_be_stored_spoils_no_other(bus, stream):
+    batch = events(stream, "a", "b") + events(stream, "large", size=2 << 20) + events(stream, "c")
+    results = await bus.publish_all(batch)
+    assert [isinstance(result, BusError) for result in results] == [False, False, True, False]
+    assert len(await stored(bus, stream)) == 3
+
+
+async def test_without_a_stream_no_event_of_a_batch_counts_as_stored(bus, name):
+    results = await bus.publish_all(events(name, "a", "b"))
+    assert all(isinstance(result, BusError) for result in results)
 
 
 async def test_publishing_without_a_stream_fails_instead_of_dropping(bus, name):

@@ -15,13 +15,13 @@ class Store:
         self.failing: set[str] = set()
         self.answer_lost = False
 
-    async def publish(self, subject, payload, *, msg_id):
+    async def publish_all(self, events):
         self.calls += 1
-        if msg_id in self.failing:
-            raise ConnectionError(msg_id)
-        self.events.setdefault(msg_id, (subject, payload))
-        if self.answer_lost:
-            raise ConnectionError("answer lost")
+        stored = [event for event in events if event.msg_id not in self.failing]
+        for event in stored:
+            self.events.setdefault(event.msg_id, (event.subject, event.payload))
+        lost = ConnectionError("answer lost")
+        return [None if event in stored and not self.answer_lost else lost for event in events]
 
 
 def outbox_at(tmp_path, **limits) -> Outbox:
