@@ -12,7 +12,7 @@ from nats.js.errors import BadRequestError
 from kit import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, ItemsView
+    from collections.abc import Callable, ItemsView, Iterator
 
     from nats.js import JetStreamContext
     from nats.js.kv import KeyValue
@@ -64,6 +64,7 @@ class KvView(Generic[V]):
         self._bus, self._bucket, self._parse = bus, bucket, parse
         self._values: dict[str, V] = {}
         self._loading: dict[str, V] = {}
+        self.version = 0  # rises with every change of what keys there are
         self._ready = asyncio.Event()
         self._generation = 0
 
@@ -86,6 +87,9 @@ class KvView(Generic[V]):
         """The key's last known value."""
         return self._values.get(key)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
     def items(self) -> ItemsView[str, V]:
         """All last known values."""
         return self._values.items()
@@ -104,10 +108,12 @@ class KvView(Generic[V]):
 
     def _current(self) -> None:
         self._values = self._loading
+        self.version += 1
         self._generation = self._bus.generation
         self._ready.set()
 
     def _apply(self, key: str, message: Message) -> None:
+        self.version += 1
         if message.deleted:
             self._loading.pop(key, None)
             return

@@ -27,6 +27,7 @@ class View(dict):
     """A watched bucket that stands still."""
 
     stale_s = 0.0
+    version = 0
 
     def staleness_s(self):
         return self.stale_s
@@ -51,6 +52,43 @@ def test_anything_else_is_no_key(header):
     with pytest.raises(ServiceError) as caught:
         KeyRing(view_of(), staleness_s=60).authenticate(header)
     assert caught.value.reason == "INVALID_API_KEY"
+
+
+def test_a_digest_that_begins_like_a_keys_is_no_key():
+    digest = hashlib.sha256(b"guess").hexdigest()
+    view = view_of()
+    for near in (digest[:8] + "0" * 56, digest[:-1] + chr(ord(digest[-1]) ^ 1)):
+        view[near] = events_pb2.KeyRecord(tenant_id="globex")
+    keys = KeyRing(view, staleness_s=60)
+    with pytest.raises(ServiceError) as caught:
+        keys.authenticate("Bearer guess")
+    assert caught.value.reason == "INVALID_API_KEY"
+    assert keys.authenticate("Bearer k").tenant_id == "acme"
+
+
+def test_digests_are_compared_in_constant_time(monkeypatch):
+    compared = []
+
+    def compare(one, other):
+        compared.append({one, other})
+        return False
+
+    monkeypatch.setattr("hmac.compare_digest", compare)
+    with pytest.raises(ServiceError):
+        KeyRing(view_of(), staleness_s=60).authenticate("Bearer k")
+    assert compared == [{hashlib.sha256(b"k").hexdigest()}]
+
+
+def test_a_key_that_comes_or_goes_later_counts_at_once():
+    view = view_of()
+    keys = KeyRing(view, staleness_s=60)
+    keys.authenticate("Bearer k")
+    view.update(view_of("new"))
+    view.version += 1
+    assert keys.authenticate("Bearer new").tenant_id == "acme"
+    del view[hashlib.sha256(b"k").hexdigest()]
+    with pytest.raises(ServiceError):
+        keys.authenticate("Bearer k")
 
 
 def test_keys_older_than_the_limit_fail_closed():
@@ -143,8 +181,9 @@ class Seen:
     def __init__(self):
         self.events = []
 
-    async def publish(self, subject, payload, *, msg_id):
-        self.events.append((subject, msg_id, payload))
+    async def publish_all(self, events):
+        self.events += [(event.subject, event.msg_id, event.payload) for event in events]
+        return [None] * len(events)
 
 
 async def test_an_events_id_comes_from_what_it_says_not_from_when_it_is_said(tmp_path):
