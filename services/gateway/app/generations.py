@@ -15,7 +15,6 @@ from services.gateway.app.snapshot import Snapshot, snapshot_of
 from services.gateway.core.ids import MAX_REQUEST_ID
 from services.gateway.core.limits import effective_priority, prepare
 from services.gateway.core.order import Order, Sampling
-from services.gateway.core.outcome import no_scheduler
 from services.gateway.core.reader import Reader
 
 if TYPE_CHECKING:
@@ -153,9 +152,17 @@ class Generations:
             return await self._ports.records.cancel(request_id, tenant.tenant_id)
         state = State.RUNNING if live.started else State.QUEUED
         self._ports.lane.tell(live.owner.cancel)
-        if not (self._ports.lane.connected or live.owner.over):
-            raise no_scheduler()
+        if not live.owner.over:
+            # Our stream may break now, and the request be another's: who was answered was heard.
+            await self._heard(request_id, tenant.tenant_id)
         return state
+
+    async def _heard(self, request_id: int, tenant_id: str) -> None:
+        try:
+            await self._ports.records.cancel(request_id, tenant_id)
+        except ServiceError as error:
+            if error.code is not Code.NOT_FOUND:
+                raise  # a scheduler that knows nothing of it is not asked to go on with it either
 
     async def get(self, tenant: Tenant, request_id: int) -> Snapshot:
         """A generation's state and output so far."""

@@ -111,6 +111,7 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.heartbeats = 0
         self.records: dict[tuple[int, str], scheduler_pb2.GetGenerationResponse] = {}
         self.remote_cancels: list[tuple[int, str]] = []
+        self.hears_cancels = True
         self.lanes: list[scheduler_pb2.LaneStatus] = []
         self.target = "127.0.0.1:0"
         self.listening = True
@@ -160,6 +161,8 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         raise ServiceError(Code.NOT_FOUND, "NOT_FOUND", "no such request")
 
     async def CancelGeneration(self, request, context):
+        if not self.hears_cancels:
+            raise ServiceError(Code.UNAVAILABLE, "NO_CAPACITY", "unreachable")
         self.remote_cancels.append((request.request_id, request.tenant_id))
         if (request.request_id, request.tenant_id) not in self.records:
             raise ServiceError(Code.NOT_FOUND, "NOT_FOUND", "no such request")

@@ -120,10 +120,26 @@ async def test_delete_ends_the_callers_own_request_and_nobody_elses(platform, ra
     async with platform.http() as own:
         response = await own.delete(f"/v1/generations/{name}")
     assert response.json() == {"requestId": name, "state": "running"}
+    # Whoever owns it by then: who was answered was heard by the scheduler itself.
+    assert platform.scheduler.remote_cancels[-1] == (platform.scheduler.job.id, "acme")
     await raw.reader.readuntil(b"event: done\n")
     assert json.loads((await raw.reader.readline()).removeprefix(b"data: "))["finishReason"] == "cancelled"
     row = (await platform.events()).row()
     assert (row.finish_reason, row.output_tokens) == (CANCELLED, 1)
+
+
+async def test_a_cancel_that_the_scheduler_cannot_have_heard_is_not_said_to_be_taken(platform, raw):
+    async def script(job):
+        job.accept()
+        job.step(5)
+
+    platform.scheduler.script = script
+    platform.scheduler.hears_cancels = False
+    await raw.post({"model": "toy", "prompt": "abc"})
+    await platform.eventually(lambda: platform.scheduler.jobs)
+    async with platform.http() as own:
+        response = await own.delete(f"/v1/generations/gen-{platform.scheduler.job.id:016x}")
+    assert (response.status_code, response.json()["error"]["reason"]) == (503, "NO_CAPACITY")
 
 
 async def test_delete_of_a_request_owned_elsewhere_goes_through_the_scheduler(platform):
