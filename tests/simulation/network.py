@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -91,7 +90,8 @@ class Way:
         self._source, self._target = source, target
         self._life = target.life
         self._last_at = 0.0
-        self._held: deque[object] = deque()
+        self._sent = 0
+        self._held: list[tuple[int, object]] = []  # number and message: what was under way comes late
         self.receive: Callable[[object], None] = lambda _: None
         self.on_break: Callable[[], None] = lambda: None
         self.ended = False
@@ -118,26 +118,30 @@ class Way:
         if self._stream.broken:
             return
         self.last = message
+        self._sent += 1
         if self._held or network.silent(self._source, self._target):
-            self._held.append(message)
-            return
-        world = network.world
-        self._last_at = max(self._last_at, world.now + network.latency())
-        self._target.deliver(self._last_at - world.now, lambda: self._arrive(message))
+            self._held.append((self._sent, message))
+        else:
+            self._carry(self._sent, message)
 
-    def _arrive(self, message: object) -> None:
+    def _carry(self, number: int, message: object) -> None:
+        world = self._stream.network.world
+        self._last_at = max(self._last_at, world.now + self._stream.network.latency())
+        self._target.deliver(self._last_at - world.now, lambda: self._arrive(number, message))
+
+    def _arrive(self, number: int, message: object) -> None:
         if self.ended or self._target.life != self._life:
             return
         if not self._stream.broken and self._stream.network.silent(self._source, self._target):
-            self._held.append(message)
+            self._held.append((number, message))
         else:
             self.receive(message)
 
     def flush(self) -> None:
         """Send what a silence held back, in order."""
-        held, self._held = self._held, deque()
-        for message in held:
-            self.send(message)
+        held, self._held = self._held, []
+        for number, message in sorted(held, key=lambda one: one[0]):
+            self._carry(number, message)
 
     def end(self, delay_s: float, silent_s: float = 0.0) -> None:
         """Tell the target that no more will come; through a silence, once its keepalive tells."""
