@@ -15,7 +15,8 @@ from services.scheduler.adapters.epochs import EpochStore
 from services.scheduler.adapters.fleet import Fleet
 from services.scheduler.adapters.metrics import SchedulerMetrics
 from services.scheduler.adapters.step_loop import StepLoop
-from services.scheduler.core.desk import Desk, unavailable
+from services.scheduler.core.desk import Desk
+from services.scheduler.core.errors import unavailable
 from services.scheduler.core.lane import Lane
 from services.scheduler.core.limits import LaneLimits
 from services.scheduler.core.ownership import Ownership

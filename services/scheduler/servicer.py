@@ -105,7 +105,12 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         if not GATEWAY_ID.fullmatch(gateway_id):
             raise invalid("hello.gateway_id", f"must match {GATEWAY_ID.pattern}")
         owner = owner_name(gateway_id, next(self._streams))
-        session = Session(owner, self._session_messages, says_open=first.hello.says_open)
+        session = Session(
+            owner,
+            self._session_messages,
+            says_open=first.hello.says_open,
+            says_synced=first.hello.says_synced,
+        )
         for other in self._steps.sessions():
             if same_gateway(other.owner, session.owner):
                 other.end()
@@ -142,6 +147,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 self._steps.wake()
             case "open":
                 self._desk.open(session.owner, message.open.request_id, message.open.owner_epoch)
+            case "synced":
+                self._desk.relay.heard(session.owner, message.synced.number)
+                self._steps.wake()
             case "attach":
                 self._attach(message.attach, session)
             case "detach":

@@ -53,13 +53,18 @@ def tokenizer() -> Any:
 class Truth:
     """What a request must produce: of every choice the tokens, and their text.
 
-    `whole` is what it is when nobody looks for stop strings: a scheduler that closes in a gateway's place
+    `whole` are the tokens when nobody looks for stop strings: a scheduler that closes in a gateway's place
     knows of none.
     """
 
     tokens: tuple[tuple[int, ...], ...]
     texts: tuple[str, ...]
     whole: tuple[tuple[int, ...], ...]
+
+
+def text_of(ids: Sequence[int]) -> str:
+    """All that tokens write."""
+    return "".join(map(Vocabulary().token_text, ids))
 
 
 def truth(spec: GenerationSpec, seed: int) -> Truth:

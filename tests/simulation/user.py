@@ -13,7 +13,7 @@ from kit.errors import Code, ServiceError
 from kit.grpc_errors import service_error
 from services.gateway.app.reading import Acceptance
 from services.gateway.core.choice import Piece
-from services.gateway.core.outcome import Closed
+from services.gateway.core.outcome import Closed, FinishReason
 from tests.simulation import tokens
 from tests.simulation.messages import Attach, Delete, Start
 from tests.simulation.rpc import Call, Server, unavailable
@@ -61,9 +61,14 @@ class Choice:
     """What came of one choice."""
 
     tokens: list[int] = field(default_factory=list)
-    text: str | None = ""  # None once it goes on beyond a stop string
-    ended: bool = False
+    text: str = ""
+    ended: FinishReason | None = None
     skipped: int = 0  # tokens before these that it did not ask for
+
+    @property
+    def had(self) -> int:
+        """Tokens that it has, those included that it did not ask for."""
+        return self.skipped + len(self.tokens)
 
 
 class User(Server):
@@ -82,9 +87,7 @@ class User(Server):
         self.returns = False
         self.rest_s = 0.0  # before it tries again, beside the usual
         self.requests: list[int] = []  # every generation it was told of
-        self.told_by: set[tuple[str, int]] = set()  # gateways, and their lives, that gave it tokens
         self._tries = self._unknown = 0
-        self._gateway = gateways[0]
         self._started = False
 
     @property
@@ -139,7 +142,6 @@ class User(Server):
 
     async def _converse(self, gateway: Gateway) -> None:
         call = Call(self.network, self, gateway, "Generate", window=WINDOW)
-        self._gateway = gateway
         self.phase = Phase.ASKING
         try:
             question = self._question()
@@ -158,7 +160,7 @@ class User(Server):
     def _question(self) -> Start | Attach:
         wish = self.wish
         if self.request_id and (self.acceptance is not None or wish.follows is not None):
-            indices = tuple(choice.skipped + len(choice.tokens) for choice in self.choices)
+            indices = tuple(choice.had for choice in self.choices)
             by_key = wish.key is not None and self.world.chance(0.5)
             return Attach(wish.tenant_id, self.request_id, wish.key if by_key else None, indices)
         return Start(wish.tenant_id, wish.spec, wish.key, wish.deadline_s)
@@ -185,31 +187,24 @@ class User(Server):
 
     def _piece(self, piece: Piece) -> None:
         choice, world = self.choices[piece.choice], self.world
-        self.told_by.add((self._gateway.name, self._gateway.life))
-        at = choice.skipped + len(choice.tokens)
+        at = choice.had
         if piece.index != at:
             world.fail(f"{self.name} has {at} tokens of choice {piece.choice} and got number {piece.index}")
         if at == choice.skipped or piece.finish_reason is not None:
             world.note(self.name, "gets", piece.choice, at, piece.count, piece.finish_reason)
-        truth = self.truth()
-        beyond = at + piece.count > len(truth.tokens[piece.choice])
-        # What one gateway had not heard when the scheduler died, another may have.
-        more = piece.count > 0 and any(name == "scheduler" for name, _, _ in world.deaths)
-        if choice.ended and not beyond and not more:
-            if piece.count or not choice.text.endswith(piece.text):
+        if choice.ended is not None:
+            same = piece.finish_reason in {None, choice.ended} and choice.text.endswith(piece.text)
+            if piece.count or not same:
                 world.fail(f"{self.name} has the end of choice {piece.choice} and got {piece}")
             return
         choice.tokens += [record.token_id for record in piece.tokens]
-        if beyond or (choice.ended and more):
-            choice.text = None  # what was held back, or cut off, comes with it
-        if choice.text is not None and not choice.skipped and piece.text_offset != len(choice.text):
+        if not choice.skipped and piece.text_offset != len(choice.text):
             world.fail(f"{self.name} has {len(choice.text)} letters and got number {piece.text_offset}")
-        if choice.text is not None:
-            choice.text += piece.text
-        expected = truth.whole[piece.choice][choice.skipped : at + piece.count]
+        choice.text += piece.text
+        expected = self.truth().whole[piece.choice][choice.skipped : choice.had]
         if tuple(choice.tokens) != expected:
             world.fail(f"{self.name} got {choice.tokens} of choice {piece.choice}, not {list(expected)}")
-        choice.ended = piece.finish_reason is not None
+        choice.ended = piece.finish_reason
 
     def truth(self) -> tokens.Truth:
         """What it must get a beginning of."""
@@ -220,17 +215,24 @@ class User(Server):
         self.closed = closed
         if self.acceptance is None or self.acceptance.request_id != self.request_id:
             self.world.fail(f"{self.name} got an end before a beginning")
-        had = sum(choice.skipped + len(choice.tokens) for choice in self.choices)
+        had = sum(choice.had for choice in self.choices)
         if closed.output_tokens != had:
             self.world.fail(f"{self.name} was told of {closed.output_tokens} tokens and had {had}")
         for number, choice in enumerate(self.choices):
-            text = self.truth().texts[number]
-            whole = len(choice.tokens) + choice.skipped == len(self.truth().tokens[number])
-            if not choice.ended or (whole and choice.text is not None and not text.endswith(choice.text)):
+            text = self._text(number, choice)
+            same = text.endswith(choice.text) if choice.skipped else text == choice.text
+            if choice.ended is None or not same:
                 self.world.fail(
                     f"{self.name} has {choice.text!r} at the end of choice {number}, not {text!r}"
                 )
         self.end(f"done {closed.finish_reason.label} {closed.output_tokens}")
+
+    def _text(self, number: int, choice: Choice) -> str:
+        """All that a choice must have written: a stop string is left out where it ended the choice."""
+        truth = self.truth()
+        if choice.ended is FinishReason.STOP and choice.had == len(truth.tokens[number]):
+            return truth.texts[number]
+        return tokens.text_of(truth.whole[number][: choice.had])
 
     def _judge(self, error: ServiceError) -> None:
         self.world.note(self.name, "hears", error.code.name, error.reason)

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING
 from services.gateway.core.outcome import FinishReason
 from services.usage.adapters import codec
 from services.usage.core.ledger import AuditReason, Entry, Row
+from tests.simulation.gateway import RESUBMIT_S, RESUME_LEASE_S
+from tests.simulation.scheduler import LEASE_S
+from tests.simulation.storm import RESTART_S
 
 if TYPE_CHECKING:
     from tests.simulation.auditor import Grant
     from tests.simulation.cluster import Cluster
     from tests.simulation.user import User
+
+
+# How long a scheduler may take to close what nobody owns any more, and an owner to tell the next scheduler.
+SCHEDULER_S = LEASE_S + RESUME_LEASE_S + 1.0
+OWNER_S = RESUBMIT_S + RESTART_S[1] + 1.0
 
 
 class Judge:
@@ -93,12 +101,16 @@ class Judge:
         return not (died and (grant.gateway, grant.life) in closer)
 
     def _died_together(self, request_id: int) -> bool:
-        """Whether an owner and the scheduler died while the request was open."""
+        """Whether the scheduler died while it had yet to close what an owner that died had left.
+
+        Or an owner died while it had yet to tell another scheduler.
+        """
         opened = self._auditor.opened_at.get(request_id, 0.0)
-        deaths = self._cluster.deaths
         owners = {(grant.gateway, grant.life) for grant in self._auditor.grants[request_id]}
-        owner = any((name, life) in owners and at >= opened for name, life, at in deaths)
-        return owner and any(name == "scheduler" and at >= opened for name, _, at in deaths)
+        deaths = [one for one in self._cluster.deaths if one[2] >= opened]
+        gone = [at for name, life, at in deaths if (name, life) in owners]
+        fell = [at for name, _, at in deaths if name == "scheduler"]
+        return any(-OWNER_S <= then - at <= SCHEDULER_S for at in gone for then in fell)
 
     def _user(self, user: User) -> None:
         if user.acceptance is None:
@@ -109,23 +121,19 @@ class Judge:
             self._fail(f"{user.name} saw request {request_id} accepted and there is no row")
             return
         closing = row.entry.closing
-        seen = sum(choice.skipped + len(choice.tokens) for choice in user.choices)
+        seen = sum(choice.had for choice in user.choices)
+        ends = [choice.ended for choice in user.choices]
         if closing is None:
             if user.closed is not None:
                 self._fail(f"{user.name} was told the end of request {request_id}, which is unresolved")
-        elif closing.output_tokens < seen and not self._unheard(user):
+        elif closing.output_tokens < seen or (None not in ends and closing.output_tokens > seen):
             self._fail(f"{user.name} saw {seen} tokens of {request_id}, billed {closing.output_tokens}")
+        elif len(ends) == 1 and ends[0] not in {None, closing.finish_reason}:
+            self._fail(f"{user.name} saw {request_id} end {ends[0]}, billed as {closing.finish_reason}")
         elif user.closed is not None and _told(user) != _billed(row):
             self._fail(f"{user.name} was told {_told(user)} of request {request_id}, billed {_billed(row)}")
         elif user.outcome.startswith("failed") and closing.billable_tokens:
             self._fail(f"{user.name} was told that request {request_id} failed, and pays for it")
-
-    def _unheard(self, user: User) -> bool:
-        """Whether the scheduler died before its owner had heard what another gateway had told this user."""
-        opened = self._auditor.opened_at.get(user.request_id, 0.0)
-        died = any(name == "scheduler" and at >= opened for name, _, at in self._cluster.deaths)
-        owner = self._auditor.grants[user.request_id][-1]
-        return died and bool(user.told_by - {(owner.gateway, owner.life)})
 
     def _keys(self) -> None:
         """One generation and one bill for a tenant, key and body."""

@@ -45,7 +45,8 @@ def encode(message: lane.Up) -> scheduler_pb2.LaneRequest:
     request = scheduler_pb2.LaneRequest()
     match message:
         case lane.Hello(gateway_id):
-            request.hello.CopyFrom(scheduler_pb2.Hello(gateway_id=gateway_id, says_open=True))
+            hello = scheduler_pb2.Hello(gateway_id=gateway_id, says_open=True, says_synced=True)
+            request.hello.CopyFrom(hello)
         case lane.Submit():
             request.submit.CopyFrom(encode_submit(message))
         case lane.Open(request_id, epoch):
@@ -61,6 +62,8 @@ def encode(message: lane.Up) -> scheduler_pb2.LaneRequest:
             request.settle.CopyFrom(encode_settle(message))
         case lane.Heartbeat(sequence):
             request.heartbeat.sequence = sequence
+        case lane.Synced(number):
+            request.synced.number = number
     return request
 
 
@@ -197,12 +200,14 @@ def _step(step: scheduler_pb2.LaneStep) -> lane.Step:
         step.choice,
         step.index,
         decode_tokens(list(step.token_id), step.logprobs),
-        [
-            lane.ChoiceEnd(end.request_id, end.choice, decode_reason(end.finish_reason), end.error_reason)
-            for end in step.choice_end
-        ],
+        [_choice_end(end) for end in step.choice_end],
         [_request_end(end) for end in step.request_end],
     )
+
+
+def _choice_end(end: scheduler_pb2.ChoiceEnd) -> lane.ChoiceEnd:
+    reason = decode_reason(end.finish_reason)
+    return lane.ChoiceEnd(end.request_id, end.choice, reason, end.output_tokens, end.error_reason)
 
 
 def _request_end(end: scheduler_pb2.RequestEnd) -> lane.RequestEnd:
@@ -243,4 +248,5 @@ _FROM_SCHEDULER: dict[str, Callable[[Any], lane.Down]] = {
     "granted": lambda granted: lane.Granted(granted.request_id, granted.owner_epoch),
     "settled": decode_settle,
     "heartbeat_ack": lambda ack: lane.HeartbeatAck(ack.sequence),
+    "sync": lambda sync: lane.Sync(sync.number),
 }

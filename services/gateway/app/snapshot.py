@@ -50,5 +50,7 @@ def _choice(
     tokens, reason = kept.tokens, kept.reason
     if verdict is not None:
         tokens = tokens[: verdict.output_tokens[number]]
-        reason = verdict.reasons[number] if verdict.reasons else reason or verdict.closed.finish_reason
+        alone = len(verdict.output_tokens) == 1
+        reasons = verdict.reasons or ((verdict.closed.finish_reason,) if alone else ())
+        reason = reasons[number] if reasons else reason or verdict.closed.finish_reason
     return rebuild(vocabulary, stop, tokens, reason, choice=number, closed=verdict is not None)

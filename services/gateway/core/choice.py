@@ -72,17 +72,18 @@ class ChoiceAssembler:
         self.records: list[TokenRecord] = []
         self.finish_reason: FinishReason | None = None
         self.error_reason = ""
-        self.silent = False  # that it ended is nobody's to hear yet
+        self.silent = False  # that it ended, and with which token, is nobody's to hear yet
         self.tail = ""  # text beyond the last token's, known at the end
         self._vocabulary, self._stop = vocabulary, stop
+        self._stopped = False  # by a stop string that was found here
         self._detokenizer = Detokenizer(vocabulary)
         self._matcher = StopMatcher(stop)
 
     def feed(self, tokens: Iterable[NewToken]) -> bool:
         """Take committed tokens in order; True when one of them completed a stop string.
 
-        The choice has then ended with STOP: `output_tokens` are kept, those beyond are discarded, and
-        the scheduler is to be told. Tokens of an ended choice are ignored.
+        The choice has then ended with STOP, in silence until another `knows`: whoever closed it in our place
+        would bill what comes beyond, which is discarded here. Tokens of an ended choice are ignored.
         """
         for token in tokens:
             if self.finish_reason is not None:
@@ -91,8 +92,19 @@ class ChoiceAssembler:
             self.records.append(TokenRecord(token.token_id, scan.text, token.logprob, token.top))
             if scan.stopped:
                 self.finish_reason = FinishReason.STOP
+                self._stopped = self.silent = True
                 return True
         return False
+
+    @property
+    def unheard_of(self) -> bool:
+        """Whether it ended with a stop string that is not known to the scheduler yet."""
+        return self._stopped and self.silent
+
+    def knows(self, reason: FinishReason, count: int) -> None:
+        """Another has ended the choice for this reason after `count` tokens."""
+        if self._stopped and reason is FinishReason.STOP and count == len(self.records):
+            self.silent = False
 
     def end(self, reason: FinishReason, error_reason: str = "") -> None:
         """End the choice and release the text held back; the first end wins, later ones do nothing."""
@@ -104,21 +116,23 @@ class ChoiceAssembler:
         self.tail = scan.text + self._matcher.flush()
 
     def cut(self, count: int, reason: FinishReason, error_reason: str = "") -> None:
-        """End as another decided: after `count` tokens at most, whatever was fed beyond."""
-        if len(self.records) > count:
-            self._start_again(self.tokens[:count], self._stop)
+        """End as another decided: after `count` tokens at most, whatever was fed beyond or found in them."""
+        self._start_again(self.tokens[:count], reason)
         self.end(reason, error_reason)
 
     def keep(self, tokens: Sequence[NewToken], reason: FinishReason) -> None:
         """End with exactly these tokens: whoever closed the request billed them, stop strings or not."""
-        if len(self.records) < len(tokens):
-            self._start_again(tokens, ())
+        self._start_again(tokens, reason)
         self.end(reason)
 
-    def _start_again(self, tokens: Sequence[NewToken], stop: Sequence[str]) -> None:
+    def _start_again(self, tokens: Sequence[NewToken], reason: FinishReason) -> None:
+        as_found = not self._stopped or reason is FinishReason.STOP
+        if len(self.records) == len(tokens) and as_found:
+            return
         self.records.clear()
-        self.finish_reason, self.tail = None, ""
-        self._detokenizer, self._matcher = Detokenizer(self._vocabulary), StopMatcher(stop)
+        self.finish_reason, self.tail, self._stopped = None, "", False
+        self._detokenizer = Detokenizer(self._vocabulary)
+        self._matcher = StopMatcher(self._stop, passing=True)
         self.feed(tokens)
 
     @property
@@ -130,6 +144,11 @@ class ChoiceAssembler:
     def output_tokens(self) -> int:
         """Tokens kept."""
         return len(self.records)
+
+    @property
+    def audible(self) -> int:
+        """Tokens that readers may have."""
+        return len(self.records) - self.unheard_of
 
     @property
     def token_ids(self) -> list[int]:
@@ -160,7 +179,7 @@ class Cursor:
         choice = self._choice
         if choice.finish_reason is not None and not choice.silent:
             return not self._said_end
-        return self._taken < len(choice.records)
+        return self._taken < choice.audible
 
     @property
     def _end(self) -> FinishReason | None:
@@ -173,7 +192,7 @@ class Cursor:
         choice, start, end = self._choice, self._taken, self._end
         if self._chars is None:
             self._chars = sum([len(record.text) for record in choice.records[:start]])
-        tokens = tuple(choice.records[start:])
+        tokens = tuple(choice.records[start : choice.audible])
         text = "".join([record.text for record in tokens])
         if end is not None:
             # Whoever is beyond the end has more text than there is.
@@ -196,10 +215,11 @@ def rebuild(
 ) -> ChoiceAssembler:
     """A choice from its kept tokens: equal to the one that was streamed. `reason` None: still running.
 
-    Once its request is `closed`, every kept token is output.
+    Once its request is `closed`, every kept token is output; until then a stop string counts once it is kept.
     """
     assembler = ChoiceAssembler(vocabulary, stop, choice=choice)
-    assembler.feed(tokens)
+    if assembler.feed(tokens) and reason is None:
+        return rebuild(vocabulary, stop, assembler.tokens[:-1], None, choice=choice)
     if reason is not None and closed:
         assembler.keep(tokens, reason)
     elif reason is not None:

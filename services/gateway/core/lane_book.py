@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import Code, ServiceError
@@ -18,7 +17,6 @@ from services.gateway.core.lane_messages import (
     Cancel,
     Detach,
     Granted,
-    Heartbeat,
     HeartbeatAck,
     Hello,
     Open,
@@ -26,10 +24,13 @@ from services.gateway.core.lane_messages import (
     Settle,
     Step,
     Submit,
+    Sync,
+    Synced,
 )
 from services.gateway.core.lease import Lease
 from services.gateway.core.outcome import FinishReason, no_scheduler, void
 from services.gateway.core.owner import Owner
+from services.gateway.core.sayings import Sayings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from services.gateway.core.life import Life
     from services.gateway.core.order import Order
     from services.gateway.core.vocabulary import Vocabulary
-
-# What was said must be heard: it is said again on the next stream unless its arrival was proven.
-_LASTING = (Cancel, Settle, Detach)
 
 
 class LaneBook:
@@ -62,8 +60,7 @@ class LaneBook:
         self._beat_at = math.inf
         self._give_up_at = math.inf
         self._again = Again()
-        self._outgoing: deque[Up] = deque()
-        self._unproven: deque[Up] = deque()  # written, with the heartbeats between
+        self._sayings = Sayings()
         self._effects: list[tuple[Owner, Effect]] = []
         self._order_of_timers = itertools.count()
         self._timers: list[tuple[float, int, int, bool]] = []
@@ -113,10 +110,10 @@ class LaneBook:
         for owner in list(self.owners.values()):
             question = owner.call(now, same_scheduler=same)
             if question is not None:
-                self._outgoing.append(question)
+                self._sayings.say(question)
             if isinstance(question, Submit) or not same:
                 self._again.allow(owner.request_id, now + self._resubmit_s)
-        self._outgoing.append(Heartbeat(0))  # however long it took to be welcomed, the lease is a whole one
+        self._sayings.beat()  # however long it took to be welcomed, the lease is a whole one
 
     def hear(self, message: Down, now: float) -> None:
         """Take a message; raises LaneLostError when the lease has run out: it must change nothing."""
@@ -127,6 +124,8 @@ class LaneBook:
                 self._deal(message, now)
             case HeartbeatAck():
                 self._proven(message.sequence, now)
+            case Sync() if not any(owner.closing_unheard for owner in self.owners.values()):
+                self._sayings.say(Synced(message.number))
             case Refused():
                 self._refused(message, now)
             case Accepted() | Attached() | Granted() | Settle():
@@ -137,9 +136,7 @@ class LaneBook:
         if not self.connected:
             return
         self.connected = False
-        said = [*self._unproven, *self._outgoing]
-        self._unproven.clear()
-        self._outgoing = deque(message for message in said if self._lasts(message))
+        self._sayings.cut_off(self.owners)
         self._beat_at = math.inf
         self._give_up_at = now + self._resubmit_s
         for owner in list(self.owners.values()):
@@ -147,20 +144,15 @@ class LaneBook:
 
     def next_message(self, now: float) -> Up | None:
         """What to write next on a stream that stands; None when all is said."""
-        if not self._outgoing or not self.connected:
+        if not self.connected:
             return None
         assert self.lease is not None
-        message = self._outgoing.popleft()
-        if isinstance(message, Heartbeat):
-            message = Heartbeat(self.lease.beat(now))
-        if isinstance(message, (*_LASTING, Open, Heartbeat)):
-            self._unproven.append(message)
-        return message
+        return self._sayings.next(self.lease, now)
 
     @property
     def waiting(self) -> bool:
         """Whether there is something to write."""
-        return bool(self._outgoing)
+        return bool(self._sayings)
 
     # Time
 
@@ -180,18 +172,13 @@ class LaneBook:
                 owner.tick(now)
         if self.lease is not None and self._beat_at <= now:
             self._beat_at = now + self.lease.period_s
-            self._outgoing.append(Heartbeat(0))
+            self._sayings.beat()
         if self._give_up_at <= now:
             self._give_up_at = math.inf
             for owner in list(self.owners.values()):
                 owner.refused(no_scheduler(), now)
 
     # Inside
-
-    def _lasts(self, message: Up) -> bool:
-        # What was let go and is wanted again must not be let go on the next stream.
-        wanted = isinstance(message, Detach) and message.request_id in self.owners
-        return isinstance(message, _LASTING) and not wanted
 
     def _begin(self, owner: Owner, now: float) -> Owner:
         if not self.connected:
@@ -202,14 +189,15 @@ class LaneBook:
 
     def _ask(self, owner: Owner, now: float) -> None:
         if self.connected and (question := owner.call(now, same_scheduler=True)):
-            self._outgoing.append(question)
+            self._sayings.say(question)
 
     def _take(self, owner: Life, effect: Effect | Word | Timer) -> None:
         match effect:
             case Open():
-                self._outgoing += (effect, Heartbeat(0))
+                self._sayings.say(effect)
+                self._sayings.beat()
             case Cancel() | Settle() | Detach() | Attach():
-                self._outgoing.append(effect)
+                self._sayings.say(effect)
             case Timer(when):
                 self._at(when, owner.request_id)
             case _:
@@ -225,10 +213,8 @@ class LaneBook:
     def _proven(self, sequence: int, now: float) -> None:
         assert self.lease is not None
         self.lease.heard(sequence)
-        if Heartbeat(sequence) not in self._unproven:
-            return
-        while (message := self._unproven.popleft()) != Heartbeat(sequence):
-            if isinstance(message, Open) and (owner := self.owners.get(message.request_id)):
+        for message in self._sayings.proven(sequence):
+            if owner := self.owners.get(message.request_id):
                 owner.open_heard(message.owner_epoch, now)
 
     def _answer(self, message: Accepted | Attached | Granted | Settle, lease: Lease, now: float) -> None:
@@ -253,10 +239,10 @@ class LaneBook:
         # Given up meanwhile. Of what was accepted nobody was told, so nobody pays.
         request_id = message.request_id
         if isinstance(message, Accepted):
-            self._outgoing.append(Cancel(request_id, FinishReason.CANCELLED))
-            self._outgoing.append(Settle(request_id, message.owner_epoch, void(0)))
+            self._sayings.say(Cancel(request_id, FinishReason.CANCELLED))
+            self._sayings.say(Settle(request_id, message.owner_epoch, void(0)))
         elif isinstance(message, Attached | Granted):
-            self._outgoing.append(Detach(request_id))
+            self._sayings.say(Detach(request_id))
 
     def _refused(self, message: Refused, now: float) -> None:
         owner = self.owners.get(message.request_id)
@@ -280,7 +266,7 @@ class LaneBook:
                     self._give_up_on(owner, fault, now)
         for end in step.choice_ends:
             if (owner := owners.get(end.request_id)) and owner.informed:
-                self._tell(owner, owner.choice_ended, end.choice, end.reason, end.error_reason, now)
+                self._tell(owner, owner.choice_ended, end, now)
         for last in step.request_ends:
             if (owner := owners.get(last.request_id)) and owner.informed:
                 said = last.input_tokens, last.cached_tokens, last.queue_s

@@ -93,6 +93,13 @@ class Heartbeat:
     sequence: int
 
 
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """All before a `Sync` has been taken in."""
+
+    number: int
+
+
 # Down, from the scheduler.
 
 
@@ -109,6 +116,13 @@ class HeartbeatAck:
     """Proves that a heartbeat and all before it was heard."""
 
     sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Asks for a word: what we have heard, others may hear."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +173,7 @@ class ChoiceEnd(NamedTuple):
     request_id: int
     choice: int
     reason: FinishReason
+    output_tokens: int
     error_reason: str = ""
 
 
@@ -184,5 +199,5 @@ class Step:
 
 
 Word = Open | Attach | Detach | Cancel | Settle
-Up = Hello | Submit | Open | Attach | Detach | Cancel | Settle | Heartbeat
-Down = Accepted | Refused | Attached | Granted | Settle | HeartbeatAck | Step
+Up = Hello | Submit | Open | Attach | Detach | Cancel | Settle | Heartbeat | Synced
+Down = Accepted | Refused | Attached | Granted | Settle | HeartbeatAck | Sync | Step

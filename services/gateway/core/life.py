@@ -82,7 +82,6 @@ class Life:
         self._anew = False  # asked of a scheduler that knows nothing of us yet
         self._stopping: FinishReason | None = None
         self._stopped_at = 0.0
-        self._told: set[int] = set()  # choices that the scheduler knows to have ended
         self._timers: dict[str, float] = {}
         if order is not None:
             self.output.open(vocabulary, order.stop, order.n)
@@ -107,6 +106,11 @@ class Life:
     def certain_verdict(self) -> Verdict | None:
         """How it is closed for good; None before, and where that is not ours to tell."""
         return self._account.verdict if self._certain else None
+
+    @property
+    def closing_unheard(self) -> bool:
+        """Whether it is being closed without the scheduler's last word."""
+        return self.owning and self.over and self._account.terminal is None
 
     def held(self, now: float) -> bool:
         """Whether the request is ours and nobody else can have closed it by now."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kit.errors import Code, ServiceError
 from services.gateway.core import outcome
-from services.gateway.core.lane_messages import Attach, Cancel, Detach, Settle
+from services.gateway.core.lane_messages import Attach, Cancel, ChoiceEnd, Detach, Settle
 from services.gateway.core.life import Life
 from services.gateway.core.outcome import FinishReason
 
@@ -126,6 +126,8 @@ class Owner(Life):
         """The scheduler queued the request, perhaps for the second time."""
         self._own(message.owner_epoch, lease)
         self.runtime_revision = message.runtime_revision
+        for choice in self.choices:  # what was found before was submitted with it
+            choice.knows(FinishReason.STOP, choice.output_tokens)
         if not self._accepted:
             self._accepted, self._account.opened_at = True, message.opened_at
             self._append_opened(self.owner_epoch)
@@ -170,10 +172,11 @@ class Owner(Life):
         self.owning = self.owning and message.owner_epoch > 0
         self.runtime_revision = message.runtime_revision
         for number, record in enumerate(message.choices):
-            for index in range(self.choices[number].output_tokens, len(record.tokens)):
+            count = len(record.tokens)
+            for index in range(self.choices[number].output_tokens, count):
                 self.token(number, index, record.tokens[index], now)
             if record.reason is not None:
-                self.choice_ended(number, record.reason, "", now)
+                self.choice_ended(ChoiceEnd(self.request_id, number, record.reason, count), now)
         if fresh and message.verdict is None:
             # Its first owner may be gone with its own: of what callers hear there is a row.
             self._append_opened(message.owner_epoch)
@@ -192,7 +195,7 @@ class Owner(Life):
         self._own(owner_epoch, lease)
         self._watch_deadline()
         for choice in self.choices:
-            if choice.finish_reason is FinishReason.STOP and choice.choice not in self._told:
+            if choice.unheard_of:
                 self._cut_short(choice)
         if self._stopping is not None and not self.over:
             self._emit(Cancel(self.request_id, self._stopping))
@@ -219,7 +222,7 @@ class Owner(Life):
             self._end(outcome.ownership_lost(), now)
 
     def token(self, choice: int, index: int, token: NewToken, now: float) -> None:
-        """Take one token; a completed stop string ends its choice at the scheduler too."""
+        """Take one token; a completed stop string ends its choice, at the scheduler first."""
         record = self.output.feed(choice, index, token)
         if record is None:
             return
@@ -230,12 +233,13 @@ class Owner(Life):
         for reader in self.output.offer(record, now):
             self._turn_away(reader, now)
 
-    def choice_ended(self, choice: int, reason: FinishReason, error_reason: str, now: float) -> None:
-        """The scheduler's end of a choice; a stop string found before it stands."""
-        self._told.add(choice)
+    def choice_ended(self, end: ChoiceEnd, now: float) -> None:
+        """The scheduler's end of a choice; a stop string found before it stands, and is told if it agrees."""
+        reason = end.reason
         if self._stopping is not None and reason not in _NATURAL:
             reason = self._stopping
-        self.output.end(reason, error_reason, choice=choice)
+        self.choices[end.choice].knows(reason, end.output_tokens)
+        self.output.end(reason, end.error_reason, choice=end.choice)
         self._await_terminal(now)
 
     def request_ended(self, input_tokens: int, cached_tokens: int, queue_s: float, now: float) -> None:

@@ -49,10 +49,12 @@ class _Automaton:
 class StopMatcher:
     """Finds the stop string that is completed first; of several completed at once, the longest.
 
-    The rule looks only at where a stop ends, so the answer is the same for every split of the text.
+    The rule looks only at where a stop ends, so the answer is the same for every split of the text. A
+    `passing` one stops nowhere: it holds back the same text, and lets it go once a stop is complete.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, passing: bool = False) -> None:
+        self._stops, self._passing = stops, passing
         self._automata = [_Automaton(stop) for stop in stops]
         self._held = ""
 
@@ -64,9 +66,12 @@ class StopMatcher:
         ends = [(end, -len(a.stop)) for a in self._automata if (end := a.advance(piece)) is not None]
         if ends:
             end, negative_length = min(ends)
-            cut = len(self._held) + end + negative_length
+            cut = len(self._held) + end
             self._held = ""
-            return Scan(text[:cut], stopped=True)
+            if not self._passing:
+                return Scan(text[: cut + negative_length], stopped=True)
+            self._automata = [_Automaton(stop) for stop in self._stops]
+            return Scan(text[:cut] + self.feed(text[cut:]).text, stopped=False)
         certain = len(text) - max(automaton.matched for automaton in self._automata)
         self._held = text[certain:]
         return Scan(text[:certain], stopped=False)

@@ -12,8 +12,8 @@ from kit.backoff import Backoff, jittered
 from kit.grpc import LANE_MESSAGE_BYTES, channel, service_error
 from services.scheduler.adapters import protos
 from services.scheduler.adapters.replica import Replica
-from services.scheduler.core.desk import Worker
 from services.scheduler.core.errors import LaneError
+from services.scheduler.core.messages import Worker
 from tokenloom.api.events.v1 import events_pb2
 from tokenloom.api.worker.v1 import worker_pb2, worker_pb2_grpc
 

@@ -19,7 +19,7 @@ from services.scheduler.core.messages import (
     State,
     TokenCommitted,
 )
-from services.scheduler.core.notices import Attached, Granted, Notice, Settled
+from services.scheduler.core.notices import Attached, Granted, Notice, Settled, Sync
 from services.scheduler.core.records import Order, Record, Verdict
 from tokenloom.api.scheduler.v1 import scheduler_pb2
 
@@ -144,7 +144,7 @@ def responses(notices: Iterable[Notice]) -> Iterator[scheduler_pb2.LaneResponse]
         yield lane_step(effects)
 
 
-def _response(notice: Attached | Granted | Settled) -> scheduler_pb2.LaneResponse:
+def _response(notice: Attached | Granted | Settled | Sync) -> scheduler_pb2.LaneResponse:
     match notice:
         case Attached():
             return scheduler_pb2.LaneResponse(attached=_attached(notice))
@@ -153,6 +153,8 @@ def _response(notice: Attached | Granted | Settled) -> scheduler_pb2.LaneRespons
             return scheduler_pb2.LaneResponse(granted=granted)
         case Settled():
             return scheduler_pb2.LaneResponse(settled=_settled(notice.request_id, notice.verdict))
+        case Sync(number):
+            return scheduler_pb2.LaneResponse(sync=scheduler_pb2.Sync(number=number))
 
 
 def _attached(notice: Attached) -> scheduler_pb2.Attached:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from services.scheduler.core.desk import Worker
+    from services.scheduler.core.messages import Worker
     from tokenloom.api.worker.v1 import worker_pb2
 
 

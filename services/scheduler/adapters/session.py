@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class Session:
     """Messages waiting for one gateway. One that does not read is ended at `limit`; nobody waits for it."""
 
-    def __init__(self, owner: str, limit: int, *, says_open: bool = False) -> None:
-        """`says_open`: whether the gateway says of which requests callers are told."""
-        self.owner, self.says_open = owner, says_open
+    def __init__(self, owner: str, limit: int, *, says_open: bool = False, says_synced: bool = False) -> None:
+        """`says_open`: the gateway says of what callers are told; `says_synced`: what it has heard."""
+        self.owner, self.says_open, self.says_synced = owner, says_open, says_synced
         self.ended = asyncio.Event()
         self.overflowed = False
         self._limit = limit

@@ -60,6 +60,8 @@ class StepLoop:
         """Deliver to a gateway's stream, and start its lease."""
         self._sessions[session.owner] = session
         self.desk.ownership.renew(session.owner, self.clock())
+        if session.says_synced:
+            self.desk.relay.trust(session.owner)
 
     def disconnect(self, session: Session) -> None:
         """Deliver no more to a stream; the loss starts its lease's clock the last time."""

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kit.errors import Code, ServiceError, invalid
 from services.scheduler.core.closing import Closing, verdict_on, void
-from services.scheduler.core.messages import Capacity, FinishReason, Output, Request, State
-from services.scheduler.core.notices import Attached, Granted, Notice, Settled
-from services.scheduler.core.ownership import Ownership, Promotion, Takeover, same_gateway
+from services.scheduler.core.errors import unavailable
+from services.scheduler.core.messages import ChoiceEnded, FinishReason, Output, Request, State
+from services.scheduler.core.notices import Attached, Granted, Settled
+from services.scheduler.core.ownership import Ownership, Promotion, Takeover, Tally, same_gateway
 from services.scheduler.core.records import not_found
+from services.scheduler.core.relay import Relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from services.scheduler.core.lane import Lane
+    from services.scheduler.core.messages import Effect, Worker
+    from services.scheduler.core.notices import Notice
     from services.scheduler.core.records import Order, Record, Records, Verdict
 
-RETRY_AFTER_MS = 2_000
 MOST_ATTACHED_BYTES = 15 << 20  # a larger message would end the gateway's stream, and all that is on it
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """An attached worker: a replica of its model version's lane."""
-
-    replica_id: str
-    model_version: str
-    runtime_revision: str
-    capacity: Capacity
-    epoch: int
-
-
-@dataclass(slots=True)
-class Tally:
-    """What became of requests whose owner was lost, by model version."""
-
-    handovers: dict[str, int] = field(default_factory=dict)  # to a stream that attached or followed
-    takeovers: dict[str, int] = field(default_factory=dict)  # by the scheduler, which closed them
 
 
 class Desk:
@@ -61,7 +44,7 @@ class Desk:
         self._vacant_s = vacant_s
         self._vacant_since: dict[str, float] = {}
         self.tally = Tally()
-        self._out: dict[str, list[Notice]] = {}
+        self.relay = Relay()
 
     def attach(self, worker: Worker, now: float) -> None:
         """Let a worker serve its model version's lane."""
@@ -123,20 +106,24 @@ class Desk:
             message = "the output is too large to be sent again"
             raise ServiceError(Code.FAILED_PRECONDITION, "RESULT_EXPIRED", message)
         self._collect(now)  # what is told already is in the record, what comes later is not
-        epoch = 0
+        owner, before, epoch = self.ownership.owner_of(request_id), self.ownership.epoch_of(request_id), 0
         if request_id in self.ownership:
-            before = self.ownership.epoch_of(request_id)
             epoch = self.ownership.attach(request_id, stream, above)
-            if epoch > before:
-                _count(self.tally.handovers, record)
-        self._tell(stream, Attached(record.copy(), self.state(record), epoch, now))
+        attached = Attached(record.copy(), self.state(record), epoch, now)
+        if owner is None or epoch:
+            self.relay.tell(stream, attached)
+        else:
+            self.relay.tell_after(owner, stream, request_id, attached)
+        if epoch > before:
+            self.tally.count(self.tally.handovers, record)
+            self.relay.hand_over(request_id, owner, stream)
 
     def detach_stream(self, stream: str, request_id: int, now: float) -> Closing | None:
         """Stop following, or hand over what the stream owns; return what nobody is left to close."""
         self._collect(now)
         outcome = self.ownership.detach(request_id, stream, now)
         if isinstance(outcome, Promotion):
-            self._promote(outcome)
+            self._promote(outcome, now)
         return self._close(outcome, now) if isinstance(outcome, Takeover) else None
 
     def disconnect(self, stream: str, now: float) -> None:
@@ -153,12 +140,14 @@ class Desk:
         reason: FinishReason = FinishReason.CANCELLED,
         error_reason: str = "",
     ) -> None:
-        """End a request or one of its choices; an unknown or ended one stays as it is."""
+        """End a request or one of its choices; what is unknown, closed or ended stays as it is.
+
+        But a stop string that its owner found stands, whatever else ended the choice beyond it.
+        """
         record = self.records.get(request_id)
-        if record is None or record.end is not None:
+        if record is None or record.verdict is not None:
             return
-        lane = self.lanes[record.order.model_version]
-        lane.cancel(
+        self.lanes[record.order.model_version].cancel(
             request_id,
             now,
             choice=choice,
@@ -166,6 +155,8 @@ class Desk:
             reason=reason,
             error_reason=error_reason,
         )
+        if reason is FinishReason.STOP and choice is not None and kept_tokens is not None:
+            self._cut(record, ChoiceEnded(request_id, choice, reason, kept_tokens, ""), now)
 
     def owns(self, stream: str, request_id: int) -> bool:
         """Whether a stream speaks for a request: its own, or one of its gateway's broken streams."""
@@ -189,9 +180,15 @@ class Desk:
             return
         self.cancel(request_id, now)
         self._collect(now)
-        for follower in self.ownership.release(request_id):
-            self._tell(follower, Settled(request_id, verdict))
+        record = self.records.get(request_id)
+        assert record is not None
+        late = self.relay.withdraw(request_id, self.ownership.owner_of(request_id))
         self.records.settle(request_id, verdict, now)
+        for follower in self.ownership.release(request_id):
+            if follower in late:  # it hears the rest as it is billed
+                self.relay.tell(follower, Attached(record.copy(), State.FINISHED, 0, now))
+            else:
+                self.relay.tell(follower, Settled(request_id, verdict))
 
     def expire(self, now: float) -> tuple[list[str], list[Closing]]:
         """End what is out of time; return the streams whose lease ran out and what to close for them."""
@@ -207,8 +204,10 @@ class Desk:
         self._collect(now)
         expired = self.ownership.expire(now)
         for promotion in expired.promotions:
-            self._promote(promotion)
+            self._promote(promotion, now)
         closings = [self._close(takeover, now) for takeover in expired.takeovers]
+        for stream in expired.gone:
+            self.relay.forget(stream)
         self.records.expire(now)
         return expired.gone, closings
 
@@ -225,8 +224,7 @@ class Desk:
     def effects(self, now: float) -> dict[str, list[Notice]]:
         """Return all that happened since the last call, by gateway stream, in order."""
         self._collect(now)
-        out, self._out = self._out, {}
-        return out
+        return self.relay.take()
 
     def _end(
         self, records: list[Record], now: float, without_tokens: FinishReason, error_reason: str = ""
@@ -239,20 +237,39 @@ class Desk:
 
     def _collect(self, now: float, *, told: bool = True) -> None:
         """Note what the lanes did, and tell whoever hears of it; probes have neither record nor audience."""
-        audience, out = self.ownership.audience, self._out
         for lane in self.lanes.values():
             for effect in lane.effects():
                 self.records.apply(effect, now)
-                for stream in audience(effect.request_id) if told else ():
-                    out.setdefault(stream, []).append(effect)
+                if told:
+                    self._spread(effect)
 
-    def _tell(self, stream: str, notice: Notice) -> None:
-        self._out.setdefault(stream, []).append(notice)
+    def _spread(self, effect: Effect) -> None:
+        audience = self.ownership.audience(effect.request_id)
+        if audience:
+            self.relay.tell(audience[0], effect)
+            for follower in audience[1:]:
+                self.relay.tell_after(audience[0], follower, effect.request_id, effect)
 
-    def _promote(self, promotion: Promotion) -> None:
-        stream, request_id, owner_epoch = promotion
-        _count(self.tally.handovers, self.records.get(request_id))
-        self._tell(stream, Granted(request_id, owner_epoch))
+    def _cut(self, record: Record, ended: ChoiceEnded, now: float) -> None:
+        """Let a choice that has gone on beyond its end, or ended otherwise, end here."""
+        self._collect(now)
+        choice = record.choices[ended.choice]
+        if choice.finish_reason is not ended.reason or len(choice.token_ids) > ended.output_tokens:
+            self.records.apply(ended, now)
+            self._spread(ended)
+
+    def _promote(self, promotion: Promotion, now: float) -> None:
+        stream, request_id, owner_epoch, before = promotion
+        record = self.records.get(request_id)
+        assert record is not None
+        self.tally.count(self.tally.handovers, record)
+        own = self.relay.hand_over(request_id, before, stream)
+        if any(isinstance(notice, Attached) for notice in own):
+            self.relay.tell(stream, Attached(record.copy(), self.state(record), owner_epoch, now))
+            return
+        # First the grant: what it hears beyond the last owner it can close with.
+        for notice in (Granted(request_id, owner_epoch), *own):
+            self.relay.tell(stream, notice)
 
     def _serving(self) -> set[str]:
         return {worker.model_version for worker in self.workers.values()}
@@ -270,18 +287,7 @@ class Desk:
         self._collect(now)
         record = self.records.get(request_id)
         assert record is not None
-        _count(self.tally.takeovers, record)
+        self.tally.count(self.tally.takeovers, record)
         verdict = (verdict_on if record.opened else void)(record, owner_epoch, now)
         self.records.settle(request_id, verdict, now)
         return Closing(record, verdict)
-
-
-def _count(counts: dict[str, int], record: Record | None) -> None:
-    if record is not None:
-        version = record.order.model_version
-        counts[version] = counts.get(version, 0) + 1
-
-
-def unavailable(reason: str, message: str) -> ServiceError:
-    """Refuse for now: capacity may come back."""
-    return ServiceError(Code.UNAVAILABLE, reason, message, retry_after_ms=RETRY_AFTER_MS)

@@ -8,6 +8,10 @@ LaneError
 
 from __future__ import annotations
 
+from kit.errors import Code, ServiceError
+
+RETRY_AFTER_MS = 2_000
+
 
 class LaneError(Exception):
     """Base of everything a lane raises on purpose."""
@@ -32,3 +36,8 @@ class StepOutOfOrder(LaneError):  # noqa: N818 - says what happened
 
 class MalformedResult(LaneError):  # noqa: N818 - says what happened
     """A result whose columns disagree."""
+
+
+def unavailable(reason: str, message: str) -> ServiceError:
+    """Refuse for now: capacity may come back."""
+    return ServiceError(Code.UNAVAILABLE, reason, message, retry_after_ms=RETRY_AFTER_MS)

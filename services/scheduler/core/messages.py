@@ -95,6 +95,17 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
+class Worker:
+    """An attached worker: a replica of its model version's lane."""
+
+    replica_id: str
+    model_version: str
+    runtime_revision: str
+    capacity: Capacity
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class NewSequence:
     """A choice that becomes resident in a slot."""
 

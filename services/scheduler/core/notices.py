@@ -33,4 +33,10 @@ class Settled(NamedTuple):
     verdict: Verdict
 
 
-Notice = TokenCommitted | ChoiceEnded | RequestEnded | Attached | Granted | Settled
+class Sync(NamedTuple):
+    """Asks the stream to say that it has taken in all that came before."""
+
+    number: int
+
+
+Notice = TokenCommitted | ChoiceEnded | RequestEnded | Attached | Granted | Settled | Sync

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from services.scheduler.core.records import Record
 
 PAUSE_FRACTION = 0.25
 
@@ -33,11 +36,12 @@ class Takeover(NamedTuple):
 
 
 class Promotion(NamedTuple):
-    """A follower that owns the request from now on."""
+    """A follower that owns the request from now on, in the place of the stream `before`."""
 
     stream: str
     request_id: int
     owner_epoch: int
+    before: str
 
 
 @dataclass(slots=True)
@@ -54,6 +58,21 @@ class Expired:
             self.promotions.append(outcome)
         elif outcome is not None:
             self.takeovers.append(outcome)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of requests whose owner was lost, by model version."""
+
+    handovers: dict[str, int] = field(default_factory=dict)  # to a stream that attached or followed
+    takeovers: dict[str, int] = field(default_factory=dict)  # by the scheduler, which closed them
+
+    @staticmethod
+    def count(counts: dict[str, int], record: Record | None) -> None:
+        """Count one more request of its model version."""
+        if record is not None:
+            version = record.order.model_version
+            counts[version] = counts.get(version, 0) + 1
 
 
 def owner_name(gateway_id: str, stream: int) -> str:
@@ -203,11 +222,12 @@ class Ownership:
 
     def _give_up(self, request_id: int, now: float) -> Promotion | Takeover | None:
         holding = self._holdings[request_id]
+        before = holding.owner
+        assert before is not None
         if holding.followers:
             heir = holding.followers[0]
-            return Promotion(heir, request_id, self._give(request_id, holding, heir, 0))
-        assert holding.owner is not None
-        self._held[holding.owner].discard(request_id)
+            return Promotion(heir, request_id, self._give(request_id, holding, heir, 0), before)
+        self._held[before].discard(request_id)
         holding.owner = None
         holding.refresh()
         if holding.resume_lease_s <= 0:

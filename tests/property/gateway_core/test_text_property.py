@@ -70,6 +70,7 @@ def test_pieces_carry_each_token_once_in_order_and_the_same_text_whatever_the_re
         if take:
             pieces.append(choice.take())
     choice.end(reason)
+    choice.knows(FinishReason.STOP, choice.output_tokens)
     pieces = [piece for piece in [*pieces, choice.take()] if piece]
     assert choice.take() is None
 
@@ -113,6 +114,7 @@ def test_what_one_reader_saw_before_a_token_and_another_from_it_on_is_the_whole(
     second = second or Cursor(choice, split)
     before = second.take()
     choice.end(reason)
+    choice.knows(FinishReason.STOP, choice.output_tokens)
     rest = [piece for piece in (before, second.take()) if piece]
 
     first = choice.records[:split]
@@ -127,3 +129,25 @@ def test_what_one_reader_saw_before_a_token_and_another_from_it_on_is_the_whole(
     for piece in seen:
         if piece.finish_reason is None:
             assert piece.text == "".join(r.text for r in choice.records[piece.index :][: piece.count])
+
+
+@given(
+    written=WRITTEN,
+    stops=st.lists(st.sampled_from(["a", "o", "oo", "aba", "好", "🚀", " a"]), max_size=3),
+    takes=st.lists(st.booleans(), min_size=60, max_size=60),
+)
+def test_what_was_read_before_a_stop_string_and_what_is_kept_beyond_it_is_the_whole(written, stops, takes):
+    vocabulary, ids = characters(written)
+    tokens = [NewToken(i) for i in ids]
+    choice = ReadChoice(vocabulary, stops)
+    pieces = []
+    for token, take in zip(tokens, takes, strict=False):
+        choice.feed([token])
+        if take and (piece := choice.take()):
+            pieces.append(piece)
+    choice.keep(tokens, FinishReason.CANCELLED)
+    choice.silent = False
+    pieces.append(choice.take())
+    assert "".join(piece.text for piece in pieces) == written
+    assert sum(piece.count for piece in pieces) == len(tokens)
+    assert pieces[-1].finish_reason is FinishReason.CANCELLED

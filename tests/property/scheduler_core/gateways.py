@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from services.scheduler.core.desk import Desk, Worker
+from services.scheduler.core.desk import Desk
 from services.scheduler.core.lane import Lane
 from services.scheduler.core.limits import LaneLimits
 from services.scheduler.core.messages import (
@@ -17,6 +17,7 @@ from services.scheduler.core.messages import (
     RequestEnded,
     Sampling,
     TokenCommitted,
+    Worker,
 )
 from services.scheduler.core.notices import Attached, Granted, Notice
 from services.scheduler.core.ownership import Ownership

@@ -134,8 +134,9 @@ class Scene:
             Step([7] * count, [choice] * count, range(start, start + count), [NewToken(t) for t in token_ids])
         )
 
-    def end_choice(self, reason=FinishReason.STOP, choice=0):
-        self.hear(Step(choice_ends=[ChoiceEnd(7, choice, reason)]))
+    def end_choice(self, reason=FinishReason.STOP, choice=0, count=None):
+        count = self.owner.choices[choice].output_tokens if count is None else count
+        self.hear(Step(choice_ends=[ChoiceEnd(7, choice, reason, count)]))
 
     def end(self, reason=FinishReason.STOP, input_tokens=3):
         for choice in range(len(self.owner.choices)):

@@ -1,3 +1,5 @@
+import pytest
+
 from services.gateway.core.choice import Alternative, NewToken, rebuild
 from services.gateway.core.outcome import FinishReason
 from tests.unit.gateway_core.toy import EOS, ReadChoice, characters
@@ -69,8 +71,49 @@ def test_a_completed_stop_string_keeps_the_tokens_up_to_it_and_discards_those_be
     assert choice.finish_reason is FinishReason.STOP
     assert choice.output_tokens == 4
     assert choice.text == "x"
+    choice.knows(FinishReason.STOP, 4)
     piece = choice.take()
     assert (piece.count, piece.text, piece.finish_reason) == (4, "x", FinishReason.STOP)
+
+
+@pytest.mark.parametrize("told", [(FinishReason.LENGTH, 4), (FinishReason.STOP, 5), (FinishReason.STOP, 3)])
+def test_the_token_that_completes_a_stop_string_is_nobodys_to_hear_before_another_ended_there_too(told):
+    choice, tokens = written("xENDyz", ["END"])
+    choice.feed(tokens)
+    piece = choice.take()
+    assert (piece.count, piece.text, piece.finish_reason) == (3, "x", None)
+    choice.knows(*told)
+    assert choice.take() is None
+    choice.knows(FinishReason.STOP, 4)
+    last = choice.take()
+    assert (last.index, last.count, last.text, last.finish_reason) == (3, 1, "", FinishReason.STOP)
+
+
+def test_who_read_up_to_a_stop_string_that_another_never_heard_of_goes_on_without_a_seam():
+    choice, tokens = written("xENDyENDz", ["END"])
+    choice.feed(tokens)
+    first = choice.take()
+    choice.keep(tokens, FinishReason.CANCELLED)
+    choice.silent = False
+    rest = choice.take()
+    assert (first.text + rest.text, first.count + rest.count) == ("xENDyENDz", 9)
+    assert (rest.index, rest.finish_reason) == (3, FinishReason.CANCELLED)
+
+
+def test_a_choice_closed_for_another_reason_at_its_stop_string_shows_all_that_is_billed():
+    choice, tokens = written("xEND", ["END"])
+    choice.feed(tokens)
+    choice.cut(4, FinishReason.CANCELLED)
+    assert (choice.text, choice.finish_reason) == ("xEND", FinishReason.CANCELLED)
+
+
+def test_seen_from_outside_a_stop_string_counts_once_it_is_kept():
+    vocabulary, ids = characters("xENDyz")
+    tokens = [NewToken(i) for i in ids]
+    running = rebuild(vocabulary, ["END"], tokens, None)
+    assert (running.output_tokens, running.text, running.finish_reason) == (3, "x", None)
+    ended = rebuild(vocabulary, ["END"], tokens[:4], FinishReason.STOP)
+    assert (ended.output_tokens, ended.text, ended.finish_reason) == (4, "x", FinishReason.STOP)
 
 
 def test_tokens_after_the_end_are_ignored():

@@ -20,6 +20,20 @@ def test_without_stops_text_passes_untouched():
     assert run([], "a", "b") == (["a", "b", ""], False)
 
 
+@pytest.mark.parametrize("pieces", [["x STO", "P y", "STOPST"], list("x STOP ySTOPST")])
+def test_one_that_passes_holds_back_the_same_text_and_lets_it_go(pieces):
+    passing, stopping = StopMatcher(["STOP"], passing=True), StopMatcher(["STOP"])
+    seen = []
+    for piece in pieces:
+        scan, other = passing.feed(piece), stopping.feed(piece)
+        seen.append(scan.text)
+        assert not scan.stopped
+        if other.stopped:
+            stopping = StopMatcher(["STOP"])
+            assert scan.text.startswith(other.text + "STOP"[-len(piece) :]) or "STOP" in scan.text
+    assert "".join(seen) + passing.flush() == "".join(pieces)
+
+
 def test_a_stop_within_one_piece_cuts_before_it():
     assert run(["END"], "one END two") == (["one "], True)
 

@@ -7,6 +7,7 @@ from services.gateway.core.choice import NewToken
 from services.gateway.core.effects import Refuse
 from services.gateway.core.lane_book import LaneBook
 from services.gateway.core.lane_messages import (
+    Cancel,
     Heartbeat,
     HeartbeatAck,
     Open,
@@ -15,8 +16,11 @@ from services.gateway.core.lane_messages import (
     Settle,
     Step,
     Submit,
+    Sync,
+    Synced,
     Welcome,
 )
+from services.gateway.core.life import TERMINAL_WAIT_S
 from services.gateway.core.outcome import Closed, FinishReason, Verdict, void
 from tests.unit.gateway_core.lane_scene import LEASE_S, Scene
 
@@ -136,6 +140,62 @@ def test_without_the_lease_the_verdict_is_left_to_the_next_owner():
     assert scene.owner.error.reason == "OWNERSHIP_LOST"
 
 
+def test_a_stop_string_is_told_once_the_scheduler_knows_of_it():
+    scene = Scene()
+    scene.submit(stop=("b",), n=2)
+    scene.accept()
+    scene.token(*scene.ids("ab"))
+    assert scene.last(Cancel).kept_tokens == 2
+    (piece,) = scene.reader.take(scene.now)
+    assert (piece.count, piece.finish_reason) == (1, None)
+    scene.end_choice(FinishReason.STOP, count=2)
+    (piece,) = scene.reader.take(scene.now)
+    assert (piece.count, piece.text, piece.finish_reason) == (1, "", FinishReason.STOP)
+
+
+@pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.STOP])
+def test_an_end_beyond_a_stop_string_says_nothing_of_it(reason):
+    scene = Scene()
+    scene.submit(stop=("b",), n=2)
+    scene.accept()
+    scene.token(*scene.ids("ab"), 300)
+    scene.end_choice(reason, count=3)
+    (piece,) = scene.reader.take(scene.now)
+    assert (piece.count, piece.finish_reason) == (1, None)
+    scene.end_choice(FinishReason.STOP, count=2)  # our cancel was heard
+    (piece,) = scene.reader.take(scene.now)
+    assert (piece.count, piece.finish_reason) == (1, FinishReason.STOP)
+
+
+def test_a_stop_string_found_before_a_scheduler_fell_is_known_to_its_successor():
+    scene = Scene()
+    scene.submit(stop=("b",), n=2, resume=True, resume_lease_s=5.0)
+    scene.accept()
+    scene.token(*scene.ids("ab"))
+    scene.reader.take(scene.now)
+    scene.cut()
+    scene.welcome(2)
+    assert scene.last(Submit).output[0].reason is FinishReason.STOP
+    scene.accept()
+    (piece,) = scene.reader.take(scene.now)
+    assert (piece.count, piece.finish_reason) == (1, FinishReason.STOP)
+
+
+def test_a_gateway_says_what_it_has_heard_but_not_while_it_closes_without_the_schedulers_word():
+    scene = Scene()
+    scene.submit()
+    scene.accept()
+    scene.token(300)
+    scene.hear(Sync(1))
+    assert scene.last(Synced) == Synced(1)
+    scene.journal = False
+    scene.do("cancel")
+    scene.wait(TERMINAL_WAIT_S + 0.1)
+    scene.token(301)
+    scene.hear(Sync(2))
+    assert scene.last(Synced) == Synced(1)
+
+
 def test_an_end_of_our_own_is_told_once_it_is_certain():
     scene = Scene(resubmit_s=1.0)
     scene.submit(stop=("zz",))
@@ -162,7 +222,7 @@ def test_a_verdict_that_is_not_what_readers_had_is_not_told_as_done():
 
 LATE = {
     "a step": lambda scene: scene.hear(Step([7], [0], [1], [NewToken(301)])),
-    "the end of a choice": lambda scene: scene.end_choice(),
+    "the end of a choice": lambda scene: scene.end_choice(count=1),
     "the end": lambda scene: scene.hear(Step(request_ends=[RequestEnd(7, 3, 0, 0.001)])),
     "a grant": lambda scene: scene.grant(2),
     "a verdict": lambda scene: scene.hear(Settle(7, 1, told(1))),

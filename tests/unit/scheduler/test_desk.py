@@ -3,7 +3,7 @@
 import pytest
 
 from kit.errors import Code, ServiceError
-from services.scheduler.core.desk import Desk, Worker
+from services.scheduler.core.desk import Desk
 from services.scheduler.core.lane import Lane
 from services.scheduler.core.limits import LaneLimits
 from services.scheduler.core.messages import (
@@ -15,6 +15,7 @@ from services.scheduler.core.messages import (
     State,
     StepResult,
     TokenCommitted,
+    Worker,
 )
 from services.scheduler.core.ownership import Ownership
 from services.scheduler.core.records import Order, Records, Verdict

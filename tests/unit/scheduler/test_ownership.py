@@ -113,7 +113,7 @@ def test_a_broken_owner_keeps_its_request_until_its_lease_has_run_out_though_oth
     ownership.disconnect("gw/1", now=3.0)
     assert tick(ownership, until=12.0, alive=OTHERS) == ([], [], [])
     _, promotions, takeovers = tick(ownership, until=13.0, start=13.0, alive=OTHERS)
-    assert (promotions, takeovers) == ([Promotion("c/1", 7, 2)], [])
+    assert (promotions, takeovers) == ([Promotion("c/1", 7, 2, "gw/1")], [])
     assert ownership.audience(7) == ("c/1", "b/1")
 
 
@@ -124,7 +124,7 @@ def test_a_follower_whose_stream_broke_inherits_nothing(ownership):
     ownership.disconnect("c/1", now=1.0)
     assert ownership.audience(7) == ("gw/1", "b/1")
     _, promotions, _ = tick(ownership, until=10.0, alive=["b/1"])
-    assert promotions == [Promotion("b/1", 7, 2)]
+    assert promotions == [Promotion("b/1", 7, 2, "gw/1")]
 
 
 def test_streams_whose_leases_end_together_do_not_inherit_from_one_another(ownership):
@@ -153,7 +153,7 @@ def test_whoever_attaches_to_an_ownerless_request_owns_it(ownership):
 def test_an_owner_that_detaches_hands_over_and_the_last_one_leaves_an_orphan(ownership):
     ownership.grant(7, "gw/1", resume_lease_s=5)
     ownership.attach(7, "b/1")
-    assert ownership.detach(7, "gw/1", now=1.0) == Promotion("b/1", 7, 2)
+    assert ownership.detach(7, "gw/1", now=1.0) == Promotion("b/1", 7, 2, "gw/1")
     assert ownership.detach(7, "gw/1", now=1.0) is None
     assert ownership.detach(7, "b/1", now=2.0) is None
     assert ownership.orphans == [7]

@@ -3,8 +3,7 @@
 import pytest
 
 from services.scheduler.adapters.replica import Replica, Sent
-from services.scheduler.core.desk import Worker
-from services.scheduler.core.messages import Capacity
+from services.scheduler.core.messages import Capacity, Worker
 from tokenloom.api.worker.v1 import worker_pb2
 
 CAPACITY = Capacity(

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LaneRequest(_message.Message):
-    __slots__ = ("hello", "submit", "cancel", "settle", "heartbeat", "attach", "detach", "open")
+    __slots__ = ("hello", "submit", "cancel", "settle", "heartbeat", "attach", "detach", "open", "synced")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class LaneRequest(_message.Message):
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     DETACH_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
+    SYNCED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     submit: Submit
     cancel: Cancel
@@ -26,10 +27,11 @@ class LaneRequest(_message.Message):
     attach: Attach
     detach: Detach
     open: Open
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., detach: _Optional[_Union[Detach, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ...) -> None: ...
+    synced: Synced
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., detach: _Optional[_Union[Detach, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., synced: _Optional[_Union[Synced, _Mapping]] = ...) -> None: ...
 
 class LaneResponse(_message.Message):
-    __slots__ = ("welcome", "accepted", "refused", "step", "attached", "granted", "settled", "heartbeat_ack")
+    __slots__ = ("welcome", "accepted", "refused", "step", "attached", "granted", "settled", "heartbeat_ack", "sync")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +40,7 @@ class LaneResponse(_message.Message):
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_ACK_FIELD_NUMBER: _ClassVar[int]
+    SYNC_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     accepted: Accepted
     refused: Refused
@@ -46,15 +49,18 @@ class LaneResponse(_message.Message):
     granted: Granted
     settled: Settle
     heartbeat_ack: HeartbeatAck
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., step: _Optional[_Union[LaneStep, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., settled: _Optional[_Union[Settle, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ...) -> None: ...
+    sync: Sync
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., step: _Optional[_Union[LaneStep, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., settled: _Optional[_Union[Settle, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., sync: _Optional[_Union[Sync, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("gateway_id", "says_open")
+    __slots__ = ("gateway_id", "says_open", "says_synced")
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
     SAYS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    SAYS_SYNCED_FIELD_NUMBER: _ClassVar[int]
     gateway_id: str
     says_open: bool
-    def __init__(self, gateway_id: _Optional[str] = ..., says_open: _Optional[bool] = ...) -> None: ...
+    says_synced: bool
+    def __init__(self, gateway_id: _Optional[str] = ..., says_open: _Optional[bool] = ..., says_synced: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("scheduler_epoch", "lease_us")
@@ -227,6 +233,18 @@ class HeartbeatAck(_message.Message):
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+
+class Sync(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class Synced(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class LaneStep(_message.Message):
     __slots__ = ("request_id", "choice", "index", "token_id", "logprobs", "choice_end", "request_end")
