@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import statistics
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -54,7 +56,13 @@ class Stream:
     @property
     def gaps(self) -> list[float]:
         """Seconds between arrivals."""
-        return [later - earlier for earlier, later in zip(self.arrivals, self.arrivals[1:], strict=False)]
+        return self.gaps_within(self.sent, math.inf)
+
+    def gaps_within(self, start: float, end: float) -> list[float]:
+        """Seconds between arrivals, of the gaps that were open at any time from `start` to `end`."""
+        return [
+            later - earlier for earlier, later in pairwise(self.arrivals) if later > start and earlier < end
+        ]
 
 
 def random_prompts(count: int, length: int, output: int, seed: int, prefix: int = 0) -> list[Prompt]:
@@ -77,7 +85,8 @@ class LoadClient:
         self._session = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {self._endpoint.api_key}"},
             timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
-            connector=aiohttp.TCPConnector(limit=0),
+            # Servers close kept connections when it suits them, which would count as a failure of theirs.
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
         )
         return self
 
@@ -97,13 +106,14 @@ class LoadClient:
         await asyncio.gather(*(caller() for _ in range(streams)))
         return found, time.perf_counter() - started
 
-    async def stream(self, prompt: Prompt) -> Stream:
-        """One completion to its end."""
+    async def stream(self, prompt: Prompt, result: Stream | None = None) -> Stream:
+        """One completion to its end; `result` is filled as it comes."""
         body = {
             "model": self._endpoint.model, "prompt": list(prompt.ids), "max_tokens": prompt.output,
             "temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
         }  # fmt: skip
-        result = Stream(sent=time.perf_counter())
+        result = result or Stream()
+        result.sent = time.perf_counter()
         try:
             async with self._session.post(f"{self._endpoint.url}/v1/completions", json=body) as response:
                 if response.status != 200:
@@ -113,8 +123,8 @@ class LoadClient:
                         _take(result, json.loads(line[6:]), len(prompt.ids))
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             result.failure = str(error) or type(error).__name__
-        if not result.failure and (not result.text.strip() or not result.output_tokens):
-            result.failure = "empty output"
+        if not result.failure and (not result.text.strip() or result.output_tokens != prompt.output):
+            result.failure = f"{result.output_tokens} tokens of output instead of {prompt.output}, or no text"
         return result
 
 
@@ -135,9 +145,14 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 
+def failures(streams: Sequence[Stream]) -> list[str]:
+    """Why streams failed, each reason once."""
+    return sorted({stream.failure for stream in streams if stream.failure})
+
+
 def summary(streams: Sequence[Stream], seconds: float) -> dict[str, float]:
     """What a run came to; milliseconds and tokens a second."""
-    good = [stream for stream in streams if not stream.failure and stream.arrivals]
+    good = [stream for stream in streams if not stream.failure]
     gaps = [gap for stream in good for gap in stream.gaps]
     return {
         "output_tok_s": sum(stream.output_tokens for stream in good) / seconds,
@@ -154,5 +169,6 @@ def summary(streams: Sequence[Stream], seconds: float) -> dict[str, float]:
 
 
 def median(summaries: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The median of every figure over rounds."""
-    return {name: statistics.median([one[name] for one in summaries]) for name in summaries[0]}
+    """The median over rounds of every figure that all of them have."""
+    names = [name for name in summaries[0] if all(name in one for one in summaries)]
+    return {name: statistics.median([one[name] for one in summaries]) for name in names}

