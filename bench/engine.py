@@ -21,13 +21,13 @@ PROMPT, CHUNK, PROMPTS = 512, 128, 3
 def measure(artifact: Path, dtype: Any) -> list[Figure]:  # noqa: ANN401 - as the configuration reads it
     """Decode steps and prompt chunks."""
     # Torch stays out of the process that runs the other benches.
-    from bench.engine_steps import Bench  # noqa: PLC0415
+    from bench.engine_steps import GREEDY, Bench  # noqa: PLC0415
     from services.worker.engine import EngineConfig  # noqa: PLC0415
 
     bench = Bench(artifact, EngineConfig(dtype=dtype, page_count=1024))
     found = [Figure(f"{dtype}: load", bench.load_s, "s", 5.0)]
     for rows in ROWS:
-        times = bench.decode(rows, CONTEXT, STEPS, {})
+        times = bench.decode(rows, CONTEXT, STEPS, GREEDY)
         title = f"{dtype}: decode step, {rows} rows of {CONTEXT} tokens"
         found += [
             Figure(f"{title}, median", times["step_ms"], "ms"),

@@ -18,10 +18,11 @@ from services.worker.engine import EngineConfig, load_engine
 from tokenloom.api.worker.v1 import worker_pb2
 
 PAGE = 16
+GREEDY = worker_pb2.Sampling(top_p=1.0)
 RANDOM = {
-    "top_p": {"temperature": 1.0, "top_p": 0.9},
-    "flat": {"temperature": 1.0},
-    "flat top_p": {"temperature": 3.0, "top_p": 0.95},
+    "top_p": worker_pb2.Sampling(temperature=1.0, top_p=0.9),
+    "flat": worker_pb2.Sampling(temperature=1.0, top_p=1.0),
+    "flat top_p": worker_pb2.Sampling(temperature=3.0, top_p=0.95),
 }
 
 
@@ -34,7 +35,7 @@ class Bench:
         self.load_s = time.perf_counter() - began
         self.random = np.random.default_rng(7)
 
-    def decode(self, rows: int, context: int, steps: int, sampling: dict[str, float]) -> dict[str, float]:
+    def decode(self, rows: int, context: int, steps: int, sampling: worker_pb2.Sampling) -> dict[str, float]:
         """Milliseconds of one step in which every row decodes one token."""
         self._prefill(self._start(rows, context, steps + 1, sampling), rows, context, 256)
         found: dict[str, list[float]] = {"step": [], "cpu": [], "forward": [], "sample": []}
@@ -54,7 +55,7 @@ class Bench:
         """Prompt tokens a second of one prompt in chunks."""
         times, cpu = [], []
         for _ in range(repeats):
-            plan, began = self._start(1, prompt, 1, {}), time.process_time()
+            plan, began = self._start(1, prompt, 1, GREEDY), time.process_time()
             times.append(self._prefill(plan, 1, prompt, chunk))
             cpu.append(time.process_time() - began)
         return {
@@ -63,20 +64,21 @@ class Bench:
             "tokens_per_cpu_s": prompt / min(cpu),
         }
 
-    def _start(self, rows: int, prompt: int, room: int, sampling: dict[str, float]) -> worker_pb2.StepPlan:
+    def _start(self, rows: int, prompt: int, room: int, sampling: worker_pb2.Sampling) -> worker_pb2.StepPlan:
         self.engine.reset()
         pages = -(-(prompt + room) // PAGE)
         order = self.random.permutation(self.engine.page_count)[: rows * pages].reshape(rows, pages)
         plan = worker_pb2.StepPlan()
         for row in range(rows):
-            plan.add.add(
+            new = plan.add.add(
                 slot=row,
                 sequence_id=row + 1,
                 token_ids=self.random.integers(0, self.engine.vocab_size, prompt).tolist(),
                 prompt_len=prompt,
                 pages=order[row].tolist(),
-                sampling=worker_pb2.Sampling(**{"top_p": 1.0, "seed": row} | sampling),
+                sampling=sampling,
             )
+            new.sampling.seed = row
         return plan
 
     def _prefill(self, plan: worker_pb2.StepPlan, rows: int, prompt: int, chunk: int) -> float:
@@ -94,7 +96,7 @@ def measure(bench: Bench, rows: list[int], context: int, steps: int, chunks: lis
     """Return every figure by what was measured."""
     found: dict[str, object] = {"revision": bench.engine.runtime_revision, "load_s": round(bench.load_s, 2)}
     for count in rows:
-        found[f"decode {count} greedy"] = bench.decode(count, context, steps, {})
+        found[f"decode {count} greedy"] = bench.decode(count, context, steps, GREEDY)
     for name, sampling in RANDOM.items() if rows else ():
         found[f"decode {max(rows)} {name}"] = bench.decode(max(rows), context, max(steps // 3, 3), sampling)
     for chunk in chunks:

@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class Bench:
             for rows in self.plan.rows:
                 run, read = self._decoding(rows, context)
                 splits = attention.splits_for(rows, self.plan.spec.kv_heads)
-                ms = self.clock.ms(lambda run=run: run(attention.DECODE, None))
+                ms = self.clock.ms(partial(run, attention.DECODE, None))
                 name = f"decode attention {rows} x {context}"
                 self.report.add(name, ms, "ms", f"{self._of_copy(read, ms)} in {splits} parts")
                 if self.plan is ON_GPU and time.monotonic() < self.report.deadline - 240:
@@ -90,7 +91,7 @@ class Bench:
         tunings = [replace(default, keys=keys, warps=warps) for keys in (32, 64, 128) for warps in (4, 8)]
         choices = [(tuning, None) for tuning in tunings] + [(default, splits) for splits in (1, 4, 16, 64)]
         for tuning, splits in choices:
-            took = self.clock.ms(lambda t=tuning, s=splits: run(t, s))
+            took = self.clock.ms(partial(run, tuning, splits))
             found.append((took, f"{tuning.keys} keys, {tuning.warps} warps, {splits or 'usual'} parts"))
         best, how = min(found)
         if best < 0.97 * ms:
@@ -128,7 +129,7 @@ class Bench:
             qkv = qkv.to(plan.dtype)
             tuning = attention.prefill_tuning(float32=plan.dtype == torch.float32)
             step = build_step(batch, qkv.device, attention.tile_queries(heads, tuning))
-            ms = self.clock.ms(lambda q=qkv, kv=layer, s=step: attention.attend(q, kv, s, heads, 0))
+            ms = self.clock.ms(partial(attention.attend, qkv, layer, step, heads, 0))
             share = 2 * tokens**2 * heads.count * heads.dim / ms / self.flops_per_ms
             self.report.add(f"prefill attention {tokens}", ms * 1e3, "us", f"{share:.0%} of the product rate")
 
@@ -147,7 +148,7 @@ class Bench:
         logits, sampler = torch.randn(rows, plan.spec.vocab_size, device=plan.device) * 3, GpuSampler()
         for name, fields in {"greedy": (0.0, 1.0), "whole": (1.0, 1.0), "top-p": (1.0, 0.9)}.items():
             draws = draws_of(rows, *fields)
-            ms = self.clock.ms(lambda d=draws: sampler(logits, d), recorded=False)
+            ms = self.clock.ms(partial(sampler, logits, draws), recorded=False)
             self.report.add(f"sampling {rows} {name}", ms * 1e3, "us", "with both transfers")
 
     def model(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -32,6 +32,16 @@ TINY = ModelSpec(
     activation="silu",
     attention_scale=0.3,
 )
+
+
+class Shape(TypedDict, total=False):
+    """What a case may have of its own."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    attention_scale: float
+    attention_cap: float | None
 
 
 def heads_of(spec: ModelSpec) -> Heads:
@@ -66,10 +76,10 @@ def make_case(
     page_size: int = 16,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-    **spec: float | tuple[LayerSpec, ...] | None,
+    **shape: Unpack[Shape],
 ) -> Case:
     """Rows of (tokens in this step, context with them), in the order that a batch has; pages in any order."""
-    own = replace(TINY, **spec)
+    own = replace(TINY, **shape)
     batch, page_count = make_batch(rows, page_size, own.vocab_size, seed=page_size)
     pool = PagePool(own, page_count, page_size, dtype, device)
     written = np.zeros((page_count + 1, page_size), bool)

@@ -21,11 +21,12 @@ from services.worker.engine.spec import Dense, LayerSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from bench.gpu_cases import Shape
     from services.worker.engine.spec import ModelSpec
 
 EPSILON = 1e-5
 ALLOWED = {torch.float32: 2e-5, torch.bfloat16: 4e-2}
-LLAMA_HEADS = {"heads": 32, "kv_heads": 8, "head_dim": 128, "attention_scale": 128**-0.5}
+LLAMA_HEADS: Shape = {"heads": 32, "kv_heads": 8, "head_dim": 128, "attention_scale": 128**-0.5}
 
 
 class Check(NamedTuple):
@@ -77,9 +78,9 @@ def attention_checks(device: str, dtype: torch.dtype, *, small: bool) -> Iterato
     rows = (
         [(1, 90), (1, 33), (20, 50)] if small else [(1, 8000), (1, 1025), (1, 1), (2000, 2000), (300, 5000)]
     )
-    shape = {} if small else LLAMA_HEADS
     for window, cap in ((0, None), (24 if small else 1024, 5.0)):
-        case = make_case(rows, device=device, dtype=dtype, attention_cap=cap, **shape)
+        shape: Shape = {"attention_cap": cap} if small else {**LLAMA_HEADS, "attention_cap": cap}
+        case = make_case(rows, device=device, dtype=dtype, **shape)
         heads = heads_of(case.spec)
         tuning = attention.prefill_tuning(float32=dtype == torch.float32)
         step = build_step(case.batch, case.qkv.device, attention.tile_queries(heads, tuning))

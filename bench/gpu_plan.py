@@ -121,7 +121,7 @@ class Clock:
         return statistics.median(self._once(run) for _ in range(self._plan.repeats))
 
     def _once(self, run: Callable[[], object]) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         run()
         end.record()

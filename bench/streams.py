@@ -44,7 +44,11 @@ _ROWS_KEY = "rows"
 class _Lane(scheduler_pb2_grpc.SchedulerServiceServicer):
     """Says one step after the other, of as many tokens as the caller's metadata asks for."""
 
-    async def Lane(self, request_iterator: object, context: Any) -> None:  # noqa: ANN401, N802
+    async def Lane(  # type: ignore[override]  # noqa: N802
+        self,
+        request_iterator: object,
+        context: Any,  # noqa: ANN401
+    ) -> None:
         rows = int(dict(context.invocation_metadata())[_ROWS_KEY])
         for index in range(WARM + STEPS):
             tokens = [TokenCommitted(row + 1, 0, index, 1_000 + row, None) for row in range(rows)]
@@ -58,7 +62,7 @@ async def _serve(target: str) -> None:
     servicer.thread.start()
     server = Server(target, max_message_bytes=LANE_MESSAGE_BYTES)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.aio)
-    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(_Lane(), server.aio)
+    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(_Lane(), server.aio)  # type: ignore[abstract] # nothing else is called
     await server.start([])
     print("ready", flush=True)
     await asyncio.Event().wait()

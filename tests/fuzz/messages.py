@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
@@ -21,7 +21,7 @@ Overrides = dict[str, "SearchStrategy[Any]"]
 
 def messages(kind: type[M], overrides: Mapping[str, SearchStrategy[Any]] | None = None) -> SearchStrategy[M]:
     """Any message of this kind; `overrides` give plain fields of these names, at any depth, values."""
-    return _message(kind.DESCRIPTOR, overrides or {})
+    return _message(cast("Descriptor", kind.DESCRIPTOR), overrides or {})
 
 
 def _message(descriptor: Descriptor, overrides: Mapping[str, SearchStrategy[Any]]) -> SearchStrategy[Any]:
@@ -46,9 +46,9 @@ def _field(field: FieldDescriptor, overrides: Mapping[str, SearchStrategy[Any]])
 
 def _one(field: FieldDescriptor, overrides: Mapping[str, SearchStrategy[Any]]) -> SearchStrategy[Any]:
     match field.cpp_type:
-        case FieldDescriptor.CPPTYPE_MESSAGE:
-            return st.deferred(lambda: _message(field.message_type, overrides))
-        case FieldDescriptor.CPPTYPE_ENUM:
+        case FieldDescriptor.CPPTYPE_MESSAGE if (inner := field.message_type) is not None:
+            return st.deferred(lambda: _message(inner, overrides))
+        case FieldDescriptor.CPPTYPE_ENUM if field.enum_type is not None:
             known = [value.number for value in field.enum_type.values]
             return st.sampled_from([*known, max(known) + 1, 10**6])
         case FieldDescriptor.CPPTYPE_BOOL:

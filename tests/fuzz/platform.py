@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from tests.e2e.conftest import Stack
 
 KINDS = ("gateway", "scheduler", "worker", "usage", "registry")
-CANARY = {"prompt": "Once upon a time", "temperature": 0, "maxOutputTokens": 24, "ignoreEos": True}
+CANARY: dict[str, Any] = {
+    "prompt": "Once upon a time",
+    "temperature": 0,
+    "maxOutputTokens": 24,
+    "ignoreEos": True,
+}
 
 
 class Watch:

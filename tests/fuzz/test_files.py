@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.fuzz.damage import Edit
+    from tests.fuzz.runner import Fuzzer
 
 RECORDS = [bytes([65 + number]) * (5 + number * 7) for number in range(12)]
 CONFIG = EngineConfig(dtype="float32", page_count=4, slot_count=1, threads=1)
@@ -60,7 +61,9 @@ def write_journal(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_a_damaged_outbox_gives_records_that_were_written_and_takes_new_ones(tmp_path, fuzz):
+def test_a_damaged_outbox_gives_records_that_were_written_and_takes_new_ones(
+    tmp_path: Path, fuzz: Fuzzer
+) -> None:
     path = tmp_path / "log"
     sound = write_journal(path)
 
@@ -82,7 +85,7 @@ def test_a_damaged_outbox_gives_records_that_were_written_and_takes_new_ones(tmp
     fuzz(damages(), check, cases=20)
 
 
-def test_one_damaged_record_of_an_outbox_takes_no_other_with_it(tmp_path, fuzz):
+def test_one_damaged_record_of_an_outbox_takes_no_other_with_it(tmp_path: Path, fuzz: Fuzzer) -> None:
     path = tmp_path / "log"
     sound = write_journal(path)
     header = sound.index(RECORDS[0]) - 8
@@ -94,7 +97,7 @@ def test_one_damaged_record_of_an_outbox_takes_no_other_with_it(tmp_path, fuzz):
     fuzz(st.tuples(places, st.integers(1, 255)), check, cases=20)
 
 
-def test_a_damaged_artifact_is_used_as_sealed_or_refused(tmp_path, fuzz):
+def test_a_damaged_artifact_is_used_as_sealed_or_refused(tmp_path: Path, fuzz: Fuzzer) -> None:
     artifact = seal(TINY, tmp_path / "artifact")
     sound = {path.name: path.read_bytes() for path in artifact.iterdir()}
     expected = ModelTokenizer.load(artifact).encode_prompt("Hello")
@@ -116,7 +119,9 @@ def test_a_damaged_artifact_is_used_as_sealed_or_refused(tmp_path, fuzz):
     fuzz(st.tuples(st.sampled_from(sorted(sound)), damages()), check, cases=20)
 
 
-def test_a_damaged_checkpoint_is_imported_or_refused_and_what_is_imported_can_be_read(tmp_path, fuzz):
+def test_a_damaged_checkpoint_is_imported_or_refused_and_what_is_imported_can_be_read(
+    tmp_path: Path, fuzz: Fuzzer
+) -> None:
     source, models = tmp_path / "source", tmp_path / "models"
     shutil.copytree(TINY, source)
     (source / "expected.json").unlink()
@@ -140,7 +145,7 @@ def test_a_damaged_checkpoint_is_imported_or_refused_and_what_is_imported_can_be
     fuzz(st.tuples(st.sampled_from(names), damages()), check, cases=20)
 
 
-def test_a_damaged_gguf_is_read_or_refused(tmp_path, fuzz):
+def test_a_damaged_gguf_is_read_or_refused(tmp_path: Path, fuzz: Fuzzer) -> None:
     path = tmp_path / "tiny.gguf"
     sound = {family: GgufSpec(family).write(path).read_bytes() for family in FAMILIES}
 

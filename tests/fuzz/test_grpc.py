@@ -19,10 +19,13 @@ from tokenloom.api.inference.v1 import inference_pb2 as pb
 from tokenloom.api.usage.v1 import usage_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from google.protobuf.descriptor import MethodDescriptor
     from hypothesis.strategies import SearchStrategy
+
+    from tests.e2e.conftest import Stack
+    from tests.fuzz.runner import Fuzzer
 
 INFERENCE = pb.DESCRIPTOR.services_by_name["InferenceService"]
 USAGE = usage_pb2.DESCRIPTOR.services_by_name["UsageService"]
@@ -42,10 +45,10 @@ Call = tuple["MethodDescriptor", bytes]
 class Faces:
     """Sends raw bytes to any method of the two services."""
 
-    def __init__(self, stack, channels):
+    def __init__(self, stack: Stack, channels: dict[str, grpc.Channel]) -> None:
         self.channels = channels
         self.metadata = (("authorization", f"Bearer {stack.api_key}"),)
-        self.recent = deque(["gen-0000000000000001"], maxlen=8)
+        self.recent: deque[str] = deque(["gen-0000000000000001"], maxlen=8)
 
     def send(self, call: Call) -> None:
         """Call and read to the end; whatever was sent, the caller is told what is wrong with it."""
@@ -73,7 +76,7 @@ class Faces:
 
 
 @pytest.fixture
-def faces(stack):
+def faces(stack: Stack) -> Iterator[Faces]:
     target = stack.service("usage")["target"]
     with grpc.insecure_channel(stack.grpc_target) as gateway, grpc.insecure_channel(target) as usage:
         yield Faces(stack, {"InferenceService": gateway, "UsageService": usage})
@@ -114,7 +117,9 @@ def garbage() -> SearchStrategy[Call]:
     return st.tuples(st.sampled_from(methods), st.binary(max_size=60) | cut)
 
 
-def test_any_message_and_any_bytes_are_served_or_refused_by_the_callers_fault(stack, faces, fuzz):
+def test_any_message_and_any_bytes_are_served_or_refused_by_the_callers_fault(
+    stack: Stack, faces: Faces, fuzz: Fuzzer
+) -> None:
     named = {
         "request_id": faces.ids() | KEYS.map("key:{}".format) | st.text(max_size=20),
         "from_index": st.integers(-1, 5),

@@ -21,12 +21,15 @@ from tests.fuzz.runner import HANG_S
 from tests.support.openapi import EVENTS, Contract
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hypothesis.strategies import SearchStrategy
 
     from tests.e2e.conftest import Stack
+    from tests.fuzz.runner import Fuzzer
 
 load_all_checks()
-CHECKED = CHECKS.get_by_names(
+CHECKED: list[Any] = CHECKS.get_by_names(
     [
         *("status_code_conformance", "content_type_conformance", "response_headers_conformance"),
         *("response_schema_conformance", "negative_data_rejection", "unsupported_method"),
@@ -60,7 +63,7 @@ class Faces:
         self.schema = schemathesis.openapi.from_dict(document, config=config)
         self.recent: deque[str] = deque(["gen-0000000000000001"], maxlen=8)
 
-    def generated(self) -> SearchStrategy[schemathesis.Case]:
+    def generated(self) -> SearchStrategy[schemathesis.Case[Any]]:
         """Cases of every operation that fit the document, and cases that do not."""
         found = []
         for method, path in sorted(self.contract.operations):
@@ -69,13 +72,13 @@ class Faces:
             found += [operation.as_strategy(mode) for mode in modes]
         return st.one_of(found)
 
-    def lively(self) -> SearchStrategy[schemathesis.Case]:
+    def lively(self) -> SearchStrategy[schemathesis.Case[Any]]:
         """Generations that can be served, and reading and cancelling of recent ones."""
         made = [self._made(path, bodies()) for path, bodies in LIVELY.items()]
         named = [self._named(method) for method in ("GET", "DELETE")]
         return st.one_of(*made, *made, *made, *named)
 
-    def send(self, case: schemathesis.Case) -> None:
+    def send(self, case: schemathesis.Case[Any]) -> None:
         """Call, then check what came."""
         response = case.call_and_validate(
             base_url=self.url, session=self.session, checks=CHECKED, timeout=HANG_S
@@ -87,7 +90,9 @@ class Faces:
         if case.method == "POST" and response.status_code == 200:
             self.recent.append(response.headers["x-request-id"][0])
 
-    def _made(self, path: str, bodies: SearchStrategy[dict[str, Any]]) -> SearchStrategy[schemathesis.Case]:
+    def _made(
+        self, path: str, bodies: SearchStrategy[dict[str, Any]]
+    ) -> SearchStrategy[schemathesis.Case[Any]]:
         operation = self.schema[path]["POST"]
         return st.builds(
             lambda body, headers: operation.Case(
@@ -97,7 +102,7 @@ class Faces:
             _MAYBE_KEYED,
         )
 
-    def _named(self, method: str) -> SearchStrategy[schemathesis.Case]:
+    def _named(self, method: str) -> SearchStrategy[schemathesis.Case[Any]]:
         operation = self.schema[GENERATION][method]
         recent = st.integers(0, 7).map(lambda place: self.recent[place % len(self.recent)])
         return st.builds(
@@ -111,12 +116,14 @@ class Faces:
 
 
 @pytest.fixture
-def faces(stack):
+def faces(stack: Stack) -> Iterator[Faces]:
     with requests.Session() as session:
         yield Faces(stack, session)
 
 
-def test_bad_input_gets_no_500_and_every_answer_is_as_the_document_says(stack, faces, fuzz):
+def test_bad_input_gets_no_500_and_every_answer_is_as_the_document_says(
+    stack: Stack, faces: Faces, fuzz: Fuzzer
+) -> None:
     with Watch(stack, MODEL) as watch:
         fuzz(faces.generated(), faces.send, cases=40)
         fuzz(faces.lively(), faces.send, cases=120)
@@ -132,7 +139,7 @@ BODY = json.dumps({"model": MODEL, "prompt": "x", "maxOutputTokens": 1}).encode(
 edits = st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=6), st.integers(0, 6)), min_size=1, max_size=4)
 
 
-def test_bytes_that_are_no_http_get_an_answer_or_a_closed_connection(stack, fuzz):
+def test_bytes_that_are_no_http_get_an_answer_or_a_closed_connection(stack: Stack, fuzz: Fuzzer) -> None:
     place = urlsplit(stack.http_url)
     good = HEAD % (stack.api_key.encode(), len(BODY), BODY)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -19,7 +19,10 @@ from tokenloom.api.scheduler.v1 import scheduler_pb2
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tests.fuzz.runner import Fuzzer
+    from tests.integration.gateway.conftest import Platform
     from tests.integration.gateway.peers import Job, Script
+    from tokenloom.api.inference.v1.inference_pb2_grpc import InferenceServiceAsyncStub
 
 __all__ = ["bus", "launch", "platform", "toy_artifact"]
 
@@ -44,12 +47,14 @@ def answers() -> st.SearchStrategy[list[Answer]]:
 
 
 @pytest.fixture
-def no_backoff(monkeypatch):
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every case loses the lane."""
     monkeypatch.setattr(lane, "_LAST_RETRY_S", lane._FIRST_RETRY_S)
 
 
-async def test_a_scheduler_that_answers_anything_costs_only_what_it_was_asked(no_backoff, platform, fuzz):
+async def test_a_scheduler_that_answers_anything_costs_only_what_it_was_asked(
+    no_backoff: None, platform: Platform, fuzz: Fuzzer
+) -> None:
     async with platform.grpc() as connection:
         stub = inference_pb2_grpc.InferenceServiceStub(connection)
 
@@ -84,7 +89,7 @@ def lying(sent: Sequence[Answer], after: Script) -> Script:
     return script
 
 
-def _put(message: object, request_id: int) -> None:
+def _put(message: Any, request_id: int) -> None:
     """Put the waiting request's id wherever MINE stands."""
     for field, value in message.ListFields():
         if field.name == "request_id":
@@ -97,13 +102,13 @@ def _put(message: object, request_id: int) -> None:
                 _put(one, request_id)
 
 
-async def ask(platform, stub: inference_pb2_grpc.InferenceServiceStub) -> list[str]:
+async def ask(platform: Platform, stub: InferenceServiceAsyncStub) -> list[str]:
     """Generate, and return the kinds of events that came before the end or the error."""
     request = inference_pb2.GenerateRequest(model="toy", prompt="x", max_output_tokens=4)
     call, kinds = stub.Generate(request, metadata=platform.metadata(), timeout=10), []
     try:
-        while (event := await call.read()) is not grpc.aio.EOF:
-            kinds.append(event.WhichOneof("event"))
+        while isinstance(event := await call.read(), inference_pb2.GenerateResponse):
+            kinds.append(str(event.WhichOneof("event")))
     except grpc.aio.AioRpcError as error:
         kinds.append(error.code().name)
     return kinds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -18,10 +18,14 @@ from tests.integration.scheduler.support import FINISH, MODEL, House, PlayedWork
 from tokenloom.api.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from pathlib import Path
 
+    from tests.fuzz.runner import Fuzzer
     from tests.fuzz.test_step_results import Answer
     from tokenloom.api.worker.v1 import worker_pb2
+
+    Eventually = Callable[..., Awaitable[None]]
 
 IDS = st.integers(-1, 12)
 NAMES = {
@@ -50,14 +54,14 @@ class Liar(PlayedWorker):
         self._steps = iter(steps)
 
     def _answer(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
-        result = super()._answer(plan)
+        result: worker_pb2.StepResult = super()._answer(plan)
         for change in next(self._steps, ()):
             change(result)
         return result
 
 
 @pytest.fixture
-async def house(nats_url, tmp_path):
+async def house(nats_url: str, tmp_path: Path) -> AsyncIterator[House]:
     """A scheduler with one honest worker."""
     async with House.opened(nats_url, tmp_path) as house:
         house.start(step_timeout_s=0.5)
@@ -66,7 +70,7 @@ async def house(nats_url, tmp_path):
         yield house
 
 
-async def served(house: House, eventually, ids: itertools.count) -> None:
+async def served(house: House, eventually: Eventually, ids: itertools.count[int]) -> None:
     """The honest gateway's next request gets all of its tokens, and the accounts are right."""
     gateway, request_id = house.gateways[0], next(ids)
     await gateway.submit(request_id, prompt=(1, 2), output=4)
@@ -75,10 +79,13 @@ async def served(house: House, eventually, ids: itertools.count) -> None:
     await gateway.settle(request_id, output=4)
     lane = await house.until_lane(lambda lane: not (lane.running or lane.waiting or lane.owned_pages))
     assert list(lane.violations) == []
+    assert house.done is not None
     assert not house.done.done()
 
 
-async def test_a_gateway_that_sends_anything_disturbs_no_other(house, fuzz, eventually):
+async def test_a_gateway_that_sends_anything_disturbs_no_other(
+    house: House, fuzz: Fuzzer, eventually: Eventually
+) -> None:
     ids = itertools.count(1000)
     await house.gateway("honest")
 
@@ -91,7 +98,7 @@ async def test_a_gateway_that_sends_anything_disturbs_no_other(house, fuzz, even
 
 def requests() -> st.SearchStrategy[Message]:
     """Any message, and submissions that are taken."""
-    fields = {
+    fields: dict[str, st.SearchStrategy[Any]] = {
         "request_id": st.integers(1, 12),
         "tenant_id": st.just("acme"),
         "model_version": st.just(MODEL),
@@ -115,7 +122,7 @@ async def converse(target: str, sent: Sequence[Message]) -> bool:
             for message in (Message(hello=hello), *sent):
                 await call.write(message)
             async with asyncio.timeout(0.02):
-                while (answer := await call.read()) is not grpc.aio.EOF:
+                while isinstance(answer := await call.read(), scheduler_pb2.LaneResponse):
                     taken |= answer.HasField("accepted")
         except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass
@@ -124,7 +131,9 @@ async def converse(target: str, sent: Sequence[Message]) -> bool:
     return taken
 
 
-async def test_a_worker_that_answers_anything_costs_only_what_ran_on_it(house, fuzz, eventually):
+async def test_a_worker_that_answers_anything_costs_only_what_ran_on_it(
+    house: House, fuzz: Fuzzer, eventually: Eventually
+) -> None:
     ids, liars = itertools.count(1000), itertools.count(2)
     gateway = await house.gateway("honest")
 

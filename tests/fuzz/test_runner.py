@@ -22,7 +22,7 @@ def run(seed: int, scale: int) -> tuple[int, str]:
     return failing[0], "\n".join(failure.value.__notes__)
 
 
-def test_a_failure_is_repeated_by_the_line_that_it_prints():
+def test_a_failure_is_repeated_by_the_line_that_it_prints() -> None:
     case, said = run(seed=5, scale=200)
     line = re.search(r"make fuzz FUZZ_SEED=(\d+) FUZZ_SCALE=1 ARGS=\"tests/fuzz -k test_b\"", said)
     assert line is not None

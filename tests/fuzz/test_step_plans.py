@@ -18,25 +18,41 @@ from tests.unit.worker.engine_driver import TINY, cases_of, seal
 from tokenloom.api.worker.v1 import worker_pb2, worker_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from services.worker.engine.runner import Runner
+    from tests.fuzz.runner import Fuzzer
+    from tokenloom.api.worker.v1.worker_pb2_grpc import WorkerServiceAsyncStub
 
 # After the driver, which sets torch's threads up.
 from services.worker.engine.loader import load
 
 PAGE, PAGES, SLOTS = 8, 24, 4
+CONFIG = EngineConfig(
+    dtype="float32", page_size=PAGE, page_count=PAGES, slot_count=SLOTS, max_step_tokens=64, threads=1
+)
 REFUSALS = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT}
 CASE = cases_of("llama3-rope")[0]
 PROMPT, EXPECTED = CASE["prompt_token_ids"], CASE["greedy_token_ids"][:3]
 
 
+class RealWorker(RunningWorker):
+    """A worker with an engine that computes."""
+
+    stub: WorkerServiceAsyncStub
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._artifact = seal(TINY, directory / "artifact")
+
+    def load(self, directory: Path) -> Runner:
+        return load(self._artifact, CONFIG)
+
+
 @pytest.fixture
-async def worker(tmp_path):
-    running = RunningWorker(tmp_path)
-    artifact = seal(TINY, tmp_path / "artifact")
-    config = EngineConfig(
-        dtype="float32", page_size=PAGE, page_count=PAGES, slot_count=SLOTS, max_step_tokens=64, threads=1
-    )
-    running.load = lambda _: load(artifact, config)
+async def worker(tmp_path: Path) -> AsyncIterator[RealWorker]:
+    running = RealWorker(tmp_path)
     async with registry_at(running.registry_target, running.registry), channel(running.target) as to_worker:
         running.start(tmp_path)
         running.stub = worker_pb2_grpc.WorkerServiceStub(to_worker)
@@ -44,6 +60,7 @@ async def worker(tmp_path):
         await running.state(running.stub, worker_pb2.WORKER_STATE_READY)
         yield running
         running.stop.set()
+        assert running.done is not None
         await asyncio.wait_for(running.done, 10)
 
 
@@ -84,19 +101,22 @@ def sensible() -> st.SearchStrategy[worker_pb2.StepPlan]:
     )
 
 
-async def test_any_plan_is_refused_or_run_and_the_next_scheduler_gets_the_right_tokens(worker, fuzz):
+async def test_any_plan_is_refused_or_run_and_the_next_scheduler_gets_the_right_tokens(
+    worker: RealWorker, fuzz: Fuzzer
+) -> None:
     epochs = itertools.count(1)
 
     async def check(sent: Sequence[worker_pb2.StepPlan]) -> None:
         base = next(epochs) * 4
         fuzz.tally.past += await run(worker.stub, base, sent)
         assert await greedy(worker.stub, base + 3) == EXPECTED
+        assert worker.done is not None
         assert not worker.done.done()
 
     await fuzz.on_loop(plans(), check, cases=60)
 
 
-async def run(stub: worker_pb2_grpc.WorkerServiceStub, base: int, sent: Sequence[worker_pb2.StepPlan]) -> int:
+async def run(stub: WorkerServiceAsyncStub, base: int, sent: Sequence[worker_pb2.StepPlan]) -> int:
     """Send plans in the order of their steps as far as they go; returns whether any was run."""
     call, answered = stub.Run(), 0
     try:
@@ -105,7 +125,7 @@ async def run(stub: worker_pb2_grpc.WorkerServiceStub, base: int, sent: Sequence
             plan.step = plan.step or step
             await call.write(worker_pb2.RunRequest(plan=plan))
             response = await call.read()
-            if response is grpc.aio.EOF:
+            if not isinstance(response, worker_pb2.RunResponse):
                 break
             answered = 1
             assert len(response.result.slot) == len(response.result.token_id)
@@ -117,7 +137,7 @@ async def run(stub: worker_pb2_grpc.WorkerServiceStub, base: int, sent: Sequence
     return answered
 
 
-async def greedy(stub: worker_pb2_grpc.WorkerServiceStub, epoch: int) -> list[int]:
+async def greedy(stub: WorkerServiceAsyncStub, epoch: int) -> list[int]:
     """What a fresh attachment draws after a known prompt."""
     pages = range(-(-(len(PROMPT) + len(EXPECTED)) // PAGE))
     sequence = worker_pb2.Sequence(
@@ -127,7 +147,8 @@ async def greedy(stub: worker_pb2_grpc.WorkerServiceStub, epoch: int) -> list[in
         pages=pages,
         sampling=worker_pb2.Sampling(top_p=1.0),
     )
-    call, drawn = stub.Run(), []
+    call = stub.Run()
+    drawn: list[int] = []
     for step in range(1, len(EXPECTED) + 1):
         plan = worker_pb2.StepPlan(epoch=epoch, step=step, slot=[1], token_count=[1])
         if step == 1:
@@ -135,7 +156,7 @@ async def greedy(stub: worker_pb2_grpc.WorkerServiceStub, epoch: int) -> list[in
             plan.token_count[0] = len(PROMPT)
         await call.write(worker_pb2.RunRequest(plan=plan))
         response = await call.read()
-        assert response is not grpc.aio.EOF, await call.details()
+        assert isinstance(response, worker_pb2.RunResponse), await call.details()
         drawn += response.result.token_id
     call.cancel()
     return drawn

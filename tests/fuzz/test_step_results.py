@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from services.scheduler.core.messages import Effect, StepPlan
+    from tests.fuzz.runner import Fuzzer
 
     Answer = Callable[[worker_pb2.StepResult], object]
 
@@ -80,7 +81,11 @@ def _set(name: str, value: int) -> Answer:
 
 
 def _row(slot: int, token: int) -> Answer:
-    return lambda result: (result.slot.append(slot), result.token_id.append(token))
+    def change(result: worker_pb2.StepResult) -> None:
+        result.slot.append(slot)
+        result.token_id.append(token)
+
+    return change
 
 
 def _error(slot: int, reason: str) -> Answer:
@@ -128,7 +133,7 @@ def honest(plan: StepPlan) -> worker_pb2.StepResult:
     return worker_pb2.StepResult(epoch=plan.epoch, step=plan.step, slot=plan.slot, token_id=tokens)
 
 
-def test_a_worker_that_answers_anything_disturbs_only_what_ran_on_it(fuzz):
+def test_a_worker_that_answers_anything_disturbs_only_what_ran_on_it(fuzz: Fuzzer) -> None:
     def check(steps: list[list[Answer]]) -> None:
         depth = 1 + len(steps) % 2
         harness = Suspicious(limits=replace(LIMITS, pipeline_depth=depth), replicas=2)

@@ -50,9 +50,7 @@ def _repeat(storm: Storm, _: int | None) -> int | None:
 
 def _both(storm: Storm, _: int | None) -> int | None:
     missed = storm.crash(_one_of(storm, [*storm.cluster.gateways]))
-    storm.world.after(
-        storm.world.rng.uniform(0.0, 1.5), lambda: storm.crash(storm.cluster.scheduler) and None
-    )
+    storm.world.after(storm.world.rng.uniform(0.0, 1.5), lambda: storm.crash(storm.cluster.scheduler))
     return missed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from kit import lifecycle
 from kit.journal import Journal
@@ -38,6 +38,9 @@ RESUBMIT_S = 3.0
 READER_TIMEOUT_S = 4.0
 RESUME_LEASE_S = 5.0
 CLAIM_S = 4.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Gateway(Server):
@@ -167,5 +170,5 @@ class _Tokenizers:
     def loaded(self, model_version: str) -> Any:
         return self._tokenizer
 
-    async def run(self, work: Callable[..., Any], *args: Any) -> Any:
-        return work(*args)
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return work(*args, **kwargs)

@@ -29,6 +29,7 @@ ACK_WAIT_S = 2.0
 @contextmanager
 def installed(world: World, servers: dict[str, Server]) -> Iterator[None]:
     """Let production code live in this world; `servers` are reached by their names."""
+    logging_before = structlog.get_config()
     structlog.configure(
         processors=[lambda _, __, event: _note(world, event)],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -53,6 +54,7 @@ def installed(world: World, servers: dict[str, Server]) -> Iterator[None]:
         yield _Channel(world, servers[target])
 
     with ExitStack() as stack:
+        stack.callback(structlog.configure, **logging_before)
         for owner, name, value in (
             (time, "monotonic", clock),
             (time, "time", wall),

@@ -9,9 +9,9 @@ from hashlib import blake2b
 from heapq import heappop, heappush
 from typing import NoReturn
 
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.loop import SimulatedLoop, loop_of
 
-Action = Callable[[], None]
+Action = Callable[[], object]
 KEPT_LINES = 6000
 BEGINNING = 1_700_000_000.0
 
@@ -101,7 +101,7 @@ class Process:
         self.up = False
         self.life = 0  # rises with every start
         self.paused = False
-        self.loop = SimulatedLoop(self)
+        self.loop = loop_of(self)
         self._loops: list[SimulatedLoop] = []  # of earlier lives: what was left there never runs on
         self._pauses = 0
         self._held: deque[Action] = deque()
@@ -165,7 +165,7 @@ class Process:
         self.up, self.paused = True, False
         self.life += 1
         self._loops.append(self.loop)
-        self.loop = SimulatedLoop(self)
+        self.loop = loop_of(self)
         self.world.note(self.name, "starts", self.life)
         self._inside(self.on_start)
 

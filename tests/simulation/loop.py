@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import events
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.kernel import Process
 
+Ts = TypeVarTuple("Ts")
 DISK_S = (0.0005, 0.008)
 
 
@@ -53,7 +54,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         ready = self._ready
         while ready:
             handle = ready.popleft()
-            if not handle._cancelled:  # type: ignore[attr-defined]
+            if not handle._cancelled:
                 handle._run()
 
     def enter(self) -> None:
@@ -68,7 +69,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._process.clock()
 
     def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
@@ -77,20 +78,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     call_soon_threadsafe = call_soon
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
 
         def due() -> None:
-            if not timer._cancelled:  # type: ignore[attr-defined]
+            if not timer._cancelled:
                 self._ready.append(timer)
 
-        self._process.after(when - self.time(), due, lambda: timer._cancelled)  # type: ignore[attr-defined]
+        self._process.after(when - self.time(), due, lambda: timer._cancelled)
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -151,3 +152,8 @@ def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | No
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+def loop_of(process: Process) -> SimulatedLoop:
+    """A loop for one life of a process."""
+    return SimulatedLoop(process)  # type: ignore[abstract] # sockets and processes are asked of it by nobody

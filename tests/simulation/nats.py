@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -148,7 +149,7 @@ class Nats(Process):
             if watch.given.get(message.subject, 0) < message.sequence:
                 watch.given[message.subject] = message.sequence
                 watch.at = max(watch.at, self.world.now + self.network.latency())
-                watch.watcher.deliver(watch.at - self.world.now, lambda one=message: watch.handler(one))
+                watch.watcher.deliver(watch.at - self.world.now, partial(watch.handler, message))
 
 
 class JetStream:

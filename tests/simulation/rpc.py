@@ -15,7 +15,7 @@ from tests.simulation.kernel import Process
 from tests.simulation.network import KEEPALIVE_S, Network, Stream
 
 READY_POLL_S = 0.2
-Handler = Callable[[object, Any], Awaitable[Any]]
+Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
 def unavailable(details: str = "the peer is gone") -> grpc.aio.AioRpcError:
@@ -46,7 +46,7 @@ class End:
         self._news: deque[asyncio.Future[None]] = deque()
         self.error: grpc.aio.AioRpcError | None = None
         self.ended = False
-        self.on_end: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], object] = lambda: None
         self._in.receive = self._receive
         self._in.on_break = lambda: self._broke(unavailable())
 
@@ -138,7 +138,7 @@ class Server(Process):
         def accept(stream: Stream) -> None:
             end = End(stream, self, client=False)
             task = self.loop.create_task(self._handle(handler, end))
-            end.on_end = lambda: task.cancel() and None
+            end.on_end = task.cancel
 
         return accept
 
@@ -278,7 +278,7 @@ async def ask(
     if not server.up:
         client.deliver(network.latency(), lambda: answer(unavailable("connection refused")))
     elif not network.silent(client, server):
-        server.deliver(network.latency(), lambda: server.loop.create_task(handle()) and None)
+        server.deliver(network.latency(), lambda: server.loop.create_task(handle()))
     try:
         async with asyncio.timeout(timeout):
             return await done

@@ -124,7 +124,7 @@ class Scheduler(Server):
         epochs: Any = self._epochs
         fleet = Fleet(steps, epochs, step_timeout_s=STEP_TIMEOUT_S)
         epoch = await epochs.take()
-        servicer = SchedulerServicer(steps, epoch=epoch, lease_s=LEASE_S, session_messages=256)
+        servicer: Any = SchedulerServicer(steps, epoch=epoch, lease_s=LEASE_S, session_messages=256)
         bus = SimulatedBus(self._nats, self)
         self._keep("steps", steps.turn())
         self._keep("time", steps.keep_time())

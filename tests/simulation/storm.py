@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.simulation.auditor import DECODING, FOLLOWED, OWNERLESS, STATES
@@ -33,7 +34,8 @@ class Storm:
     """Chooses faults by the seed and counts which states each of them met."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster, self.world = cluster, cluster.world
+        self.cluster: Cluster = cluster
+        self.world = cluster.world
         self.met: Counter[tuple[str, str]] = Counter()
         self.faults = 0
         self.over = False
@@ -47,7 +49,7 @@ class Storm:
         rng = self.world.rng
         for _ in range(rng.randint(*FAULTS_A_SEED)):
             name = rng.choice(NAMES)
-            self.world.after(rng.uniform(0.5, STORM_S), lambda name=name: self.strike(name, None))
+            self.world.after(rng.uniform(0.5, STORM_S), partial(self.strike, name, None))
         pairs = [(state, name) for name in NAMES for state in STATES]
         first = self.world.seed * AIMED_A_SEED
         self.cluster.auditor.on_check = self.look
@@ -72,7 +74,7 @@ class Storm:
                 self._aims_from = self.world.now + AIM_AGAIN_S
                 target = self.world.rng.choice(targets)
                 delay_s = self.world.rng.choice((0.0, self.world.rng.uniform(0.0, 0.01)))
-                self.world.after(delay_s, lambda name=name, target=target: self.strike(name, target))
+                self.world.after(delay_s, partial(self.strike, name, target))
 
     def _orphan(self, states: dict[int, set[str]]) -> None:
         """Make way for a state that is rare: an owner that is gone, and nobody who follows."""
@@ -87,7 +89,7 @@ class Storm:
                 self._orphaned = True
                 for user in self.cluster.users:
                     user.rest_s = REST_S if user.request_id == request_id else 0.0
-                self.world.after(0.0, lambda gateway=gateway: self.crash(gateway) and None)
+                self.world.after(0.0, partial(self.crash, gateway))
                 return
 
     def strike(self, name: str, target: int | None) -> None:

@@ -91,6 +91,11 @@ class User(Server):
         self._started = False
 
     @property
+    def over(self) -> bool:
+        """Whether it asks for nothing more."""
+        return self.phase is Phase.OVER
+
+    @property
     def asks(self) -> bool:
         """Whether it waits to hear its request's id."""
         return not self.request_id and self.phase is Phase.ASKING
@@ -126,7 +131,7 @@ class User(Server):
                 self.end("nothing to follow")
                 return
             await asyncio.sleep(0.05)
-        while self.phase is not Phase.OVER:
+        while not self.over:
             self._tries += 1
             if self._tries > MOST_TRIES:
                 self.end("gave up")
@@ -136,7 +141,7 @@ class User(Server):
                 await self._converse(gateway)
             except grpc.aio.AioRpcError as error:
                 self._judge(service_error(error))
-            if self.phase is not Phase.OVER:
+            if not self.over:
                 self.phase = Phase.AWAY
                 await asyncio.sleep(self.world.rng.uniform(*RETRY_S) + self.rest_s)
 

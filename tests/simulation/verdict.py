@@ -63,8 +63,8 @@ class Judge:
             if not lane._live and (status.waiting or status.running or status.owned_pages):
                 self._fail(f"the lane is not empty: {status}")
         for gateway in self._cluster.gateways:
-            if left := gateway.remains:
-                self._fail(f"{gateway.name} still has {left}")
+            if remains := gateway.remains:
+                self._fail(f"{gateway.name} still has {remains}")
 
     def _row(self, request_id: int, row: Row) -> None:
         closing = row.entry.closing
@@ -150,12 +150,12 @@ class Judge:
                 self._fail(f"key {key} stands for requests {sorted(requests)}")
         billed: dict[tuple[str, str], list[int]] = defaultdict(list)
         for request_id, row in self._rows.items():
-            key = prompts.get(self._auditor.prompts.get(request_id, ()))
-            if key is not None and row.entry.closing is not None and row.entry.closing.billable_tokens:
-                billed[key].append(request_id)
-        for key, requests in billed.items():
-            if len(requests) > 1:
-                self._fail(f"key {key} is billed as requests {requests}")
+            asked = prompts.get(self._auditor.prompts.get(request_id, ()))
+            if asked is not None and row.entry.closing is not None and row.entry.closing.billable_tokens:
+                billed[asked].append(request_id)
+        for key, several in billed.items():
+            if len(several) > 1:
+                self._fail(f"key {key} is billed as requests {several}")
 
 
 def _told(user: User) -> tuple[int, int, int, int]:

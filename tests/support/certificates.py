@@ -58,6 +58,7 @@ async def check_turned_away(
         grpc.ssl_channel_credentials(ca, stranger.key.read_bytes(), stranger.cert.read_bytes()),
     ):
         async with grpc.aio.secure_channel(target, credentials, options=name) as to_service:
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = to_service.unary_unary(method)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await to_service.unary_unary(method)(b"", timeout=5)
+                await call(b"", timeout=5)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

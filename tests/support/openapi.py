@@ -67,10 +67,11 @@ class Contract:
         if isinstance(value, list) and "items" in schema:
             for one in value:
                 self._walk(schema["items"], one, place)
-        for name, member in schema.get("properties", {}).items() if isinstance(value, dict) else ():
-            if name in value:
+        held: dict[str, object] = value if isinstance(value, dict) else {}
+        for name, member in schema.get("properties", {}).items():
+            if name in held:
                 self.seen.add(f"{place}.{name}")
-                self._walk(member, value[name], f"{place}.{name}")
+                self._walk(member, held[name], f"{place}.{name}")
 
     def _members(self, schema: Json, place: str, found: set[str]) -> None:
         schema, place = self._resolve(schema, place)

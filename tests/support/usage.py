@@ -1,11 +1,14 @@
 """Usage events for the tests."""
 
 from tokenloom.api.events.v1 import events_pb2
+from tokenloom.api.inference.v1 import inference_pb2
 
 BASE_US = 1_780_000_000_000_000
 
 
-def opened(request_id: int, *, epoch: int = 1, tenant: str = "acme", at_us: int = BASE_US):
+def opened(
+    request_id: int, *, epoch: int = 1, tenant: str = "acme", at_us: int = BASE_US
+) -> events_pb2.UsageOpened:
     event = events_pb2.UsageOpened(
         request_id=request_id,
         owner_epoch=epoch,
@@ -18,10 +21,12 @@ def opened(request_id: int, *, epoch: int = 1, tenant: str = "acme", at_us: int 
     return event
 
 
-def closed(request_id: int, *, epoch: int = 1, output: int = 87, tenant: str = "acme", at_us: int = BASE_US):
+def closed(
+    request_id: int, *, epoch: int = 1, output: int = 87, tenant: str = "acme", at_us: int = BASE_US
+) -> events_pb2.UsageClosed:
     event = events_pb2.UsageClosed(
         opened=opened(request_id, epoch=epoch, tenant=tenant, at_us=at_us),
-        finish_reason=1,
+        finish_reason=inference_pb2.FINISH_REASON_STOP,
         input_tokens=5,
         cached_tokens=2,
         output_tokens=output,
@@ -34,5 +39,5 @@ def closed(request_id: int, *, epoch: int = 1, output: int = 87, tenant: str = "
     return event
 
 
-def renewed(*request_ids: int):
+def renewed(*request_ids: int) -> events_pb2.UsageRenewed:
     return events_pb2.UsageRenewed(request_id=request_ids)

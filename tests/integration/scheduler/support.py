@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Self
 
 import grpc
 from prometheus_client import CollectorRegistry
@@ -26,7 +27,7 @@ FINISH = inference_pb2.FinishReason
 class PlayedWorker(worker_pb2_grpc.WorkerServiceServicer):
     """A worker whose every step is recorded and answered when the test lets it: row tokens count up."""
 
-    def __init__(self, target, incarnation="i1"):
+    def __init__(self, target: str, incarnation: str = "i1") -> None:
         self.target = target
         self.incarnation = incarnation
         self.state = worker_pb2.WORKER_STATE_READY
@@ -39,13 +40,13 @@ class PlayedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._server: Server | None = None
         self._known: dict[int, list[int]] = {}
 
-    async def start(self):
+    async def start(self) -> Self:
         self._server = Server(self.target, max_message_bytes=LANE_MESSAGE_BYTES)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server.aio)
         await self._server.start(["tokenloom.api.worker.v1.WorkerService"])
         return self
 
-    async def die(self):
+    async def die(self) -> None:
         if self._server is not None:
             await self._server.aio.stop(0)
             self._server = None
@@ -80,7 +81,7 @@ class PlayedWorker(worker_pb2_grpc.WorkerServiceServicer):
         finally:
             self.streams -= 1
 
-    def _answer(self, plan):
+    def _answer(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
         result = worker_pb2.StepResult(epoch=plan.epoch, step=plan.step, forward_us=100)
         self.last_epoch = plan.epoch
         for added in plan.add:

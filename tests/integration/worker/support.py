@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from prometheus_client import CollectorRegistry
@@ -14,6 +15,11 @@ from services.worker.bootstrap import serve
 from services.worker.config import WorkerConfig
 from tokenloom.api.registry.v1 import registry_pb2, registry_pb2_grpc
 from tokenloom.api.worker.v1 import worker_pb2
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tokenloom.api.worker.v1.worker_pb2_grpc import WorkerServiceAsyncStub
 
 
 class CountingEngine:
@@ -101,7 +107,7 @@ class RunningWorker:
         self.prepare(self.engine)
         return self.engine
 
-    def start(self, tmp_path, **settings):
+    def start(self, tmp_path: Path, **settings: Any) -> None:
         config = WorkerConfig(
             nats_url="nats://unused",
             state_dir=tmp_path,
@@ -112,7 +118,7 @@ class RunningWorker:
         )
         self.done = asyncio.create_task(serve(config, self.stop, self.load, self.metrics))
 
-    async def state(self, stub, wanted):
+    async def state(self, stub: WorkerServiceAsyncStub, wanted: worker_pb2.WorkerState) -> None:
         async def reached():
             return (await stub.Describe(worker_pb2.DescribeRequest())).state == wanted
 
