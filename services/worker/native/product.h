@@ -6,9 +6,10 @@
 
 namespace loom {
 
-// Rows that one pass over a block serves: as many as leave room for the weights in 32 registers.
+// Rows that one pass over a block serves: as many as leave room for the weights in 32 registers. In int8 a few of the
+// sums over groups do not fit, which costs less than a second pass.
 constexpr int kTile = 12;
-constexpr int kTileInt8 = 6;
+constexpr int kTileInt8 = 8;
 
 namespace detail {
 
@@ -49,30 +50,31 @@ template <int R>
 
 template <int R>
 [[gnu::noinline]] void bytes(const Rows& rows, int first, const char* block, int inputs, float* out) {
-  Vec acc[R][2] = {};
   const char* row = rows.row(first);
-  const size_t row_bytes = rows.row_bytes();
-  for (int group = 0; group < inputs / kGroup; group++, block += kBlock * (kGroup + 4)) {
+  const float* scales = rows.scales(first);
+  const int32_t* offsets = rows.offsets(first);
+  const size_t row_bytes = rows.row_bytes(), groups = rows.groups();
+  Vec acc[R][2] = {};
+  for (int k = 0; k < inputs; k += kGroup, row += kGroup, scales++, offsets++) {
     Ints part[R][2];
     LOOM_UNROLL
-    for (int r = 0; r < R; r++) part[r][0] = part[r][1] = splat(rows.offsets(first + r)[group]);
-    for (int k = 0; k < kGroup; k += 4) {
-      const char* from = block + k * kBlock;
-      fetch_ahead(from);
-      fetch_ahead(from + 64);
-      const Words w0 = load_as<Words>(from), w1 = load_as<Words>(from + 64);
+    for (int r = 0; r < R; r++) part[r][0] = part[r][1] = splat(offsets[r * groups]);
+    for (int i = 0; i < kGroup; i += 4, block += kBlock * 4) {
+      fetch_ahead(block);
+      fetch_ahead(block + 64);
+      const Words w0 = load_as<Words>(block), w1 = load_as<Words>(block + 64);
       LOOM_UNROLL
       for (int r = 0; r < R; r++) {
-        const uint32_t a = load_as<uint32_t>(row + r * row_bytes + group * kGroup + k);
+        const uint32_t a = load_as<uint32_t>(row + r * row_bytes + i);
         part[r][0] = dot4(part[r][0], w0, a);
         part[r][1] = dot4(part[r][1], w1, a);
       }
     }
-    const char* scales = block + kBlock * kGroup;
-    const Vec s0 = load_as<Vec>(scales), s1 = load_as<Vec>(scales + 64);
+    const Vec s0 = load_as<Vec>(block), s1 = load_as<Vec>(block + 64);
+    block += kBlock * 4;
     LOOM_UNROLL
     for (int r = 0; r < R; r++) {
-      const Vec scale = splat(rows.scales(first + r)[group]);
+      const Vec scale = splat(scales[r * groups]);
       acc[r][0] = fma(to_float(part[r][0]), s0 * scale, acc[r][0]);
       acc[r][1] = fma(to_float(part[r][1]), s1 * scale, acc[r][1]);
     }

@@ -37,7 +37,8 @@ inline T load_as(const void* from) {
 
 inline Vec load(const float* from) { return load_as<Vec>(from); }
 inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof(value)); }
-inline Vec splat(float value) { return Vec{} + value; }
+// Less zero, since adding it would cost an addition: it turns -0 into 0.
+inline Vec splat(float value) { return value - Vec{}; }
 inline Ints splat(int32_t value) { return Ints{} + value; }
 inline Vec choose(Ints condition, Vec yes, Vec no) { return (Vec)(((Ints)yes & condition) | ((Ints)no & ~condition)); }
 inline Vec larger(Vec a, Vec b) { return choose(a > b, a, b); }
