@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.peers.client import median
+from bench.peers.workloads import WORKLOADS
 from bench.results import DIRECTORY
 
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"
@@ -64,30 +65,53 @@ def profile(result: dict[str, Any]) -> str:
     return svg(f"CPU of a step, {result['dtype']}", "ms", bars)
 
 
-def peers(result: dict[str, Any]) -> str:
-    """Output tokens a second of every server, medians."""
-    servers = list(result["figures"])
-    workloads = list(result["figures"][servers[0]])
-    bars = [
-        Bar(f"{work}: {server}", median(result["figures"][server][work])["output_tok_s"], number)
-        for work in workloads
+def rates(result: dict[str, Any]) -> str:
+    """Output tokens a second of every server, medians over rounds."""
+    return svg("Output tokens, whole path", "tok/s", _medians(result, "output_tok_s", 1.0))
+
+
+def first_tokens(result: dict[str, Any]) -> str:
+    """How long every server's first token takes, medians over rounds of the median request."""
+    return svg("First token, whole path", "s", _medians(result, "ttft_p50_ms", 1e-3))
+
+
+def _medians(result: dict[str, Any], figure: str, scale: float) -> list[Bar]:
+    servers = result["figures"]
+    return [
+        Bar(f"{work}: {server}", median(rounds)[figure] * scale, number)
+        for work in next(iter(servers.values()))
         for number, server in enumerate(servers)
+        if (rounds := servers[server][work])
     ]
-    return svg("Output tokens, whole path", "tok/s", bars)
 
 
-_DRAWN = {"ours": ("engine", engine), "profile": ("profile", profile), "peers": ("peers", peers)}
+_DRAWN = {
+    "engine": ("ours", engine),
+    "profile": ("profile", profile),
+    "peers": ("peers", rates),
+    "peers-first-token": ("peers", first_tokens),
+}
+
+
+def drawable(bench: str, result: dict[str, Any]) -> bool:
+    """Whether a result has what its plots show, all of it."""
+    if bench == "ours":
+        return "engine" in result["figures"]
+    return bench != "peers" or {work.name for work in WORKLOADS} <= set(
+        next(iter(result["figures"].values()))
+    )
 
 
 def main() -> None:
-    """Draw what there are results of."""
+    """Draw what there are results of: the latest whole run of each bench."""
     PLOTS.mkdir(exist_ok=True)
-    for bench, (name, draw) in _DRAWN.items():
+    for name, (bench, draw) in _DRAWN.items():
         results = [json.loads(path.read_text()) for path in sorted(DIRECTORY.glob(f"{bench}-*.json"))]
-        whole = [one for one in results if bench != "ours" or "engine" in one["figures"]]
-        if whole:
+        if whole := [one for one in results if drawable(bench, one)]:
             (PLOTS / f"{name}.svg").write_text(draw(whole[-1]))
             print(f"drew {name}.svg from the run of {whole[-1]['time']}")
+        else:
+            print(f"no {name}.svg: no whole run of {bench} is kept")
 
 
 if __name__ == "__main__":
