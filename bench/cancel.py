@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import json
 import random
-import statistics
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Self
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 import aiohttp
 import grpc
 
+from bench.figures import spread
 from bench.results import write
 from bench.stand import MODEL, Stand, running
 from tokenloom.api.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
@@ -165,7 +165,7 @@ async def bench(dtype: str, samples: int) -> dict[str, Any]:
                 raise RuntimeError(f"{left} pages are owned by nobody's streams")
             await asyncio.sleep(0.05)
     bound = seconds / steps + LEEWAY_S
-    figures = {way: _summary(times) for way, times in found.items()}
+    figures = {way: {"samples": len(times)} | spread(times) for way, times in found.items()}
     worst = max(one["p99_ms"] for one in figures.values())
     return {
         "dtype": dtype,
@@ -175,12 +175,6 @@ async def bench(dtype: str, samples: int) -> dict[str, Any]:
         "held": worst <= bound * 1e3,
         "cancel_to_free": figures,
     }
-
-
-def _summary(times: list[float]) -> dict[str, float]:
-    cuts = statistics.quantiles(times, n=100, method="inclusive")
-    shown = {"p50_ms": cuts[49], "p99_ms": cuts[98], "most_ms": max(times)}
-    return {"samples": len(times)} | {name: round(value * 1e3, 2) for name, value in shown.items()}
 
 
 def main() -> int:

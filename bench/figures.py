@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,13 @@ class Figure:
         if self.goal is None:
             return ""
         return "met" if (self.value >= self.goal if self.more else self.value <= self.goal) else "missed"
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float]:
+    """How times lie: milliseconds, to a hundredth."""
+    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+    shown = {"mean": statistics.fmean(seconds), "p50": cuts[49], "p99": cuts[98], "most": max(seconds)}
+    return {f"{name}_ms": round(value * 1e3, 2) for name, value in shown.items()}
 
 
 def table(figures: Sequence[Figure]) -> str:

@@ -13,7 +13,6 @@ import contextlib
 import itertools
 import json
 import socket
-import statistics
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import grpc
 
+from bench.figures import spread
 from bench.results import write
 from bench.stand import MODEL, Stand, running
 from tokenloom.api.inference.v1 import inference_pb2, inference_pb2_grpc
@@ -123,9 +123,9 @@ async def bench(dtype: str, rounds: int) -> dict[str, Any]:
             gaps = await measure(stand, reads=kind == "reading")
             cpu_s[kind] += stand.cpu_s("gateway") - used
             found[kind] += gaps
-            print(f"round {number // 2 + 1} {kind:8}", _summary(gaps), flush=True)
+            print(f"round {number // 2 + 1} {kind:8}", spread(gaps), flush=True)
         grown = stand.resident_bytes("gateway") - before
-    figures = {name: _summary(times) for name, times in found.items()}
+    figures = {name: {"gaps": len(times)} | spread(times) for name, times in found.items()}
     ratios = {
         name: figures["stalled"][name] / figures["reading"][name] for name in ("mean_ms", "p50_ms", "p99_ms")
     }
@@ -136,17 +136,6 @@ async def bench(dtype: str, rounds: int) -> dict[str, Any]:
         "stalled_over_reading": {name: round(value, 3) for name, value in ratios.items()},
         "gateway_cpu_s": {kind: round(seconds, 2) for kind, seconds in cpu_s.items()},
         "gateway_grown_mib": round(grown / (1 << 20), 1),
-    }
-
-
-def _summary(times: list[float]) -> dict[str, float]:
-    cuts = statistics.quantiles(times, n=100, method="inclusive")
-    mean = statistics.fmean(times)
-    return {
-        "gaps": len(times),
-        "mean_ms": round(mean * 1e3, 2),
-        "p50_ms": round(cuts[49] * 1e3, 2),
-        "p99_ms": round(cuts[98] * 1e3, 2),
     }
 
 
