@@ -17,7 +17,7 @@ from kit import log
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BENCHES = ("engine", "scheduler_core", "streams", "streaming", "ledger")
+BENCHES = ("engine", "start", "scheduler_core", "streams", "streaming", "ledger")
 
 
 def main(arguments: Sequence[str]) -> int:
