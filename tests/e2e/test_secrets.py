@@ -166,12 +166,18 @@ async def bad_requests(stack, said):
         for path in (f"/v1/usage?from={said.prompt()}", f"/v1/generations/{said.prompt()}"):
             async with driver.session.get(stack.http_url + path) as response:
                 assert 400 <= response.status < 500
+
+
+async def strangers(stack, said):
     for path, body in (
-        ("/v1/generations", good | {"prompt": said.prompt()}),
+        ("/v1/generations", {"model": MODEL, "maxOutputTokens": 4, "prompt": said.prompt()}),
         ("/v1/chat/completions", chat(said)),
     ):
         async with Driver(stack.http_url, said.key()) as stranger:
             assert (await stranger.refused(body, path))[0] == 401
+
+
+async def bad_rpcs(stack, said):
     async with grpc.aio.insecure_channel(stack.grpc_target) as channel:
         stub = pb_grpc.InferenceServiceStub(channel)
         for key, request in (
@@ -250,6 +256,8 @@ async def test_nothing_secret_is_written_down(stack):
     said = Said()
     await good_requests(stack, said)
     await bad_requests(stack, said)
+    await strangers(stack, said)
+    await bad_rpcs(stack, said)
     await no_http_at_all(stack, said)
     await failing_requests(stack, said)
     assert len(said.outputs) >= 6
