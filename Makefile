@@ -68,7 +68,7 @@ bench: setup ## measure this platform alone, about 4 minutes (ARGS="streaming le
 bench-profile: setup ## serve 8 and 32 streams and show what each process spends its time on (ARGS="--streams 8")
 	@$(BIN)/python -m bench.profile $(ARGS)
 
-bench-peers: setup ## measure the whole path beside vLLM and llama.cpp, three rounds, about 25 minutes (ARGS="--rounds 1 --only '128/128, 8'")
+bench-peers: setup ## measure the whole path beside vLLM and llama.cpp, three rounds, about half an hour (ARGS="--rounds 1 --only '128/128, 8'")
 	@$(BIN)/python -m bench.peers $(ARGS)
 
 bench-cancel: setup ## time from a client's going to its pages free, 32 streams, and hold it to a step and 50 ms (ARGS="--samples 40")
