@@ -94,6 +94,7 @@ def _desk(config: SchedulerConfig) -> Desk:
     limits = LaneLimits(
         pipeline_depth=config.pipeline_depth,
         chunk_tokens=config.chunk_tokens,
+        step_target_s=config.step_target_s,
         max_queue_s=config.max_queue_s,
     )
     return Desk(

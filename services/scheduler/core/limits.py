@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ class LaneLimits:
 
     pipeline_depth: int = 1  # steps in flight per replica
     chunk_tokens: int = 256  # most prompt tokens of one sequence a step, when anyone else is present
+    step_target_s: float = math.inf  # of a step that computes prompts beside decodes, which wait for it
     watermark: float = 0.05  # share of the pool left free when a sequence comes in beside others
     max_queue_s: float = 30.0  # predicted wait beyond which new work is refused
     max_queue_pools: float = 8.0  # pages that work may need beyond the pool, in whole pools
@@ -35,6 +37,8 @@ class LaneLimits:
             raise ValueError("chunk_tokens and max_choices must be at least 1")
         if not 0 <= self.watermark < 1:
             raise ValueError(f"watermark must be a share below 1, not {self.watermark}")
+        if self.step_target_s <= 0:
+            raise ValueError(f"step_target_s must be positive, not {self.step_target_s}")
         if min(self.weights) <= 0:
             raise ValueError(f"weights must be positive, not {self.weights}")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 BUCKETS = 32
 FALL, RISE = 0.5, 0.2  # weight of a new measurement below and above the present one
 MOST_RISE = 2.0  # an outlier counts as at most this many times the present value
+MOST_STRETCH = 2.2  # of a decode step, by the prompts beside it, where that is longer than the target
+LEAST_PROMPT_TOKENS = 16  # that a step computes beside decodes, however slow the worker: prompts must get on
 
 
 class StepCurve:
@@ -79,6 +81,21 @@ class Rates:
     def beside(self, decode_rows: float) -> float:
         """Return the seconds that decodes add to a step that runs anyway."""
         return max(0.0, self.decode.predict(decode_rows) - self.decode.predict(1)) if decode_rows > 1 else 0.0
+
+    def prompt_budget(self, decode_rows: int, most: int, target_s: float) -> int:
+        """Return how many prompt tokens, up to `most`, a step computes beside decodes to take `target_s`."""
+        decode_s = self.decode.predict(decode_rows)
+        room_s = max(target_s, MOST_STRETCH * decode_s) - self.beside(decode_rows)
+        fits, exceeds = min(LEAST_PROMPT_TOKENS, most), most + 1
+        if self.prefill.predict(most) <= room_s:
+            return most
+        while exceeds - fits > 1:
+            tokens = (fits + exceeds) // 2
+            if self.prefill.predict(tokens) <= room_s:
+                fits = tokens
+            else:
+                exceeds = tokens
+        return fits
 
     def prefill_seconds(self, tokens: float, chunk: int) -> float:
         """Return the seconds that `tokens` take in steps of `chunk`."""

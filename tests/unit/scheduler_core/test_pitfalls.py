@@ -118,6 +118,36 @@ def test_one_long_prompt_does_not_freeze_the_others():
 
 
 @BOTH_DEPTHS
+def test_a_long_prompt_stretches_the_steps_of_those_that_run_to_the_target_and_not_beyond(depth):
+    """Of a worker that takes 10 ms for decodes and 1 ms for each prompt token."""
+    limits = replace(LIMITS, pipeline_depth=depth, chunk_tokens=128, step_target_s=0.055)
+    capacity = replace(CAPACITY, page_count=2000, context_length=2000, max_step_tokens=512)
+    harness = Harness(limits, capacity)
+    took = []
+
+    def step():
+        while harness.plan() is not None:
+            pass
+        for plan in harness.plans[-len(harness.results["w0"]) :]:
+            prompt_tokens = sum(count for count in plan.token_count if count > 1)
+            harness.step_s = 0.010 + prompt_tokens * 0.001
+            took.append(harness.step_s)
+            harness.commit()
+
+    early = [harness.submit(40, 200) for _ in range(3)]
+    for _ in range(20):
+        step()
+    long = harness.submit(1480, 1)
+    heard, since = len(harness.tokens(early[0])), len(took)
+    while not harness.tokens(long):
+        step()
+    gaps = took[since:]
+    assert sorted(gaps)[-4] <= 0.060, "but for the first, in which the worker's rate is learnt"
+    assert len(harness.tokens(early[0])) - heard >= len(gaps) - depth
+    assert sum(gaps) <= 1.5 * 1.480
+
+
+@BOTH_DEPTHS
 def test_pages_of_a_cancelled_request_wait_for_no_signal(depth):
     harness = at(depth)
     request_id = harness.submit(40, 20)

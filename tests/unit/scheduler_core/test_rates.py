@@ -1,8 +1,10 @@
 """Rates: step times as measured, guessed low where nobody looked."""
 
+import math
+
 import pytest
 
-from services.scheduler.core.rates import Rates, StepCurve
+from services.scheduler.core.rates import LEAST_PROMPT_TOKENS, Rates, StepCurve
 
 
 def test_a_measured_size_is_predicted_as_measured_and_between_two_by_the_line():
@@ -46,3 +48,30 @@ def test_outputs_that_stop_early_lower_what_is_expected_of_the_next():
     for _ in range(200):
         rates.observe_output(10, 100)
     assert rates.output_share == pytest.approx(0.1, abs=0.01)
+
+
+def measured(decode_s=0.010, token_s=0.001):
+    """Rates of a worker that takes 10 ms for decodes and 1 ms for each prompt token."""
+    rates = Rates()
+    for rows in (1, 8):
+        rates.observe_step(0, rows, decode_s, now=1.0)
+    for tokens in (16, 32, 64, 128, 256):
+        rates.observe_step(tokens, 8, decode_s + tokens * token_s, now=1.0)
+    return rates
+
+
+def test_prompts_beside_decodes_get_what_fits_the_target():
+    rates = measured()
+    assert rates.prompt_budget(8, 500, target_s=0.060) == pytest.approx(50, abs=1)
+    assert rates.prompt_budget(8, 20, target_s=0.060) == 20
+    assert rates.prompt_budget(8, 500, target_s=math.inf) == 500
+
+
+def test_where_decodes_alone_take_long_prompts_stretch_them_by_a_bounded_share():
+    rates = measured(decode_s=0.100)
+    assert rates.prompt_budget(8, 500, target_s=0.060) == pytest.approx(120, abs=2)
+
+
+@pytest.mark.parametrize(("most", "budget"), [(500, LEAST_PROMPT_TOKENS), (3, 3), (0, 0)])
+def test_prompts_get_on_beside_decodes_however_slow_the_worker(most, budget):
+    assert measured(token_s=1.0).prompt_budget(8, most, target_s=0.060) == budget
