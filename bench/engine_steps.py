@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from services.worker.engine import EngineConfig, load_engine
+from services.worker.engine.native.decoder import NativeDecoder
 from tokenloom.api.worker.v1 import worker_pb2
 
 PAGE = 16
@@ -50,6 +51,15 @@ class Bench:
             assert len(result.token_id) == rows
         shown = {f"{name}_ms": statistics.median(times) for name, times in found.items()}
         return shown | {f"least_{name}_ms": min(times) for name, times in found.items()}
+
+    def products(self, rows: int, steps: int) -> list[float]:
+        """Milliseconds of the products of so many rows alone; none where torch computes them."""
+        forward, times = getattr(self.engine, "forward", None), []
+        for _ in range(steps if isinstance(forward, NativeDecoder) else 0):
+            began = time.perf_counter()
+            forward.products(rows)
+            times.append((time.perf_counter() - began) * 1e3)
+        return times
 
     def prefill(self, prompt: int, chunk: int, repeats: int) -> dict[str, float]:
         """Prompt tokens a second of one prompt in chunks."""
@@ -96,7 +106,14 @@ def measure(bench: Bench, rows: list[int], context: int, steps: int, chunks: lis
     """Return every figure by what was measured."""
     found: dict[str, object] = {"revision": bench.engine.runtime_revision, "load_s": round(bench.load_s, 2)}
     for count in rows:
-        found[f"decode {count} greedy"] = bench.decode(count, context, steps, GREEDY)
+        step = found[f"decode {count} greedy"] = bench.decode(count, context, steps, GREEDY)
+        if alone := bench.products(count, steps):
+            found[f"products {count} alone"] = {
+                "ms": statistics.median(alone),
+                "least_ms": min(alone),
+                "step_of_them": step["step_ms"] / statistics.median(alone),
+                "least_step_of_them": step["least_step_ms"] / min(alone),
+            }
     for name, sampling in RANDOM.items() if rows else ():
         found[f"decode {max(rows)} {name}"] = bench.decode(max(rows), context, max(steps // 3, 3), sampling)
     for chunk in chunks:

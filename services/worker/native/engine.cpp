@@ -64,10 +64,14 @@ class Model {
     auto step = std::make_shared<Step>();
     step->input = input;
     plan(*step);
-    if (shape_.format == Format::kFloat)
-      run<float>(step);
-    else
-      run<uint16_t>(step);
+    run(step, [](const auto& forward, Team::Walk& walk) { forward.run(walk); });
+  }
+
+  void products(int rows) {
+    fit(rows);
+    auto step = std::make_shared<Step>();
+    step->input.tokens = step->input.sampled = rows;
+    run(step, [](const auto& forward, Team::Walk& walk) { forward.products(walk); });
   }
 
   void draw(const SampleInput& input) {
@@ -75,10 +79,13 @@ class Model {
   }
 
  private:
-  template <typename T>
-  void run(std::shared_ptr<Step> step) {
-    team_->run([this, step](Team::Walk& walk) {
-      Forward<T>(shape_, layers_, ropes_, space_, *step).run(walk);
+  template <typename Program>
+  void run(std::shared_ptr<Step> step, const Program& program) {
+    team_->run([this, step, program](Team::Walk& walk) {
+      if (shape_.format == Format::kFloat)
+        program(Forward<float>(shape_, layers_, ropes_, space_, *step), walk);
+      else
+        program(Forward<uint16_t>(shape_, layers_, ropes_, space_, *step), walk);
     });
   }
 
@@ -174,6 +181,10 @@ int loom_pack(void* model, int layer, int kind, const void* source, int stored, 
 
 int loom_sample(void* model, const SampleInput* input) {
   return guarded([&] { static_cast<Model*>(model)->draw(*input); });
+}
+
+int loom_products(void* model, int rows) {
+  return guarded([&] { static_cast<Model*>(model)->products(rows); });
 }
 
 int loom_step(void* model, const StepInput* input) {

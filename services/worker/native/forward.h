@@ -59,6 +59,19 @@ class Forward {
     });
   }
 
+  // The products of a step of so many tokens, of whatever the rows hold, and nothing else: what they cost alone.
+  void products(Team::Walk& walk) const {
+    const auto drop = [](int, int, const float*) {};
+    const int tokens = input_.tokens;
+    for (const Layer& layer : layers_)
+      if (!multiply(walk, space_.normed, tokens, layer.matrices[kQkv], drop) ||
+          !multiply(walk, space_.attention, tokens, layer.matrices[kAttentionOut], drop) ||
+          !multiply<true>(walk, space_.normed, tokens, layer.matrices[kGateUp], drop) ||
+          !multiply(walk, space_.gated, tokens, layer.matrices[kDown], drop))
+        return;
+    multiply(walk, space_.normed, input_.sampled, layers_.back().matrices[kHead], drop);
+  }
+
  private:
   static constexpr int kRowsAtOnce = 96, kTokensAtOnce = 4, kMaxBlocks = 4;
 

@@ -187,6 +187,16 @@ def test_logits_are_the_same_to_the_bit_in_any_batch_and_chunks(
     assert all(torch.equal(each, seen[0]) for each in seen)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_products_measured_alone_change_no_later_step(tmp_path: Path, dtype: Any) -> None:
+    engine: Any = load_engine(seal(TINY, tmp_path / "model"), replace(NATIVE, dtype=dtype))
+    batch = ragged(engine, [1, 20, 1], [0, 0, 0])
+    before = engine.forward(batch).clone()
+    for rows in (1, 40, 200):
+        engine.forward.products(rows)
+    assert torch.equal(engine.forward(batch), before)
+
+
 @pytest.mark.parametrize("name", DENSE)
 def test_int8_is_close_to_float32(tmp_path: Path, name: str) -> None:
     artifact = seal(DATA / name, tmp_path / "model")

@@ -90,6 +90,10 @@ class NativeDecoder:
         self._must(self._library.loom_step(self._model, ctypes.byref(step)))
         return self._logits[:count]
 
+    def products(self, rows: int) -> None:
+        """Compute a step's products of so many rows and nothing else, to learn what they cost alone."""
+        self._must(self._library.loom_products(self._model, rows))
+
     def draw(self, logits: torch.Tensor, draws: Draws) -> Drawn:
         """As `sampling.draw`, of the same distributions; the tokens of a seed are others."""
         token_id = np.zeros(len(logits), np.int64)

@@ -97,6 +97,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "loom_shape_matrix": (c_int, (c_void_p, c_int, c_int, c_int, c_int)),
     "loom_pack": (c_int, (c_void_p, c_int, c_int, c_void_p, c_int, c_int, c_int, c_int)),
     "loom_sample": (c_int, (c_void_p, POINTER(SampleInput))),
+    "loom_products": (c_int, (c_void_p, c_int)),
     "loom_step": (c_int, (c_void_p, POINTER(StepInput))),
 }
 
