@@ -54,8 +54,10 @@ class Bench:
 
     def products(self, rows: int, steps: int) -> list[float]:
         """Milliseconds of the products of so many rows alone; none where torch computes them."""
-        forward, times = getattr(self.engine, "forward", None), []
-        for _ in range(steps if isinstance(forward, NativeDecoder) else 0):
+        forward, times = getattr(self.engine, "forward", None), list[float]()
+        if not isinstance(forward, NativeDecoder):
+            return times
+        for _ in range(steps):
             began = time.perf_counter()
             forward.products(rows)
             times.append((time.perf_counter() - began) * 1e3)
