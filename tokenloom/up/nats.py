@@ -95,9 +95,8 @@ def config(
 def jetstream(store_dir: Path) -> dict[str, str | int]:
     """JetStream that has an event on disk when it acknowledges it, for as long as the disk has room.
 
-    An outbox forgets what was acknowledged, and the default syncs every 2 minutes. Measured: 1,000 events/s
-    instead of 15,000, far above what one host generates. By default it would refuse what goes beyond a share
-    of the disk as it was at the start, and call itself well.
+    An outbox forgets what was acknowledged, and the default syncs every 2 minutes. By default it would also
+    refuse what goes beyond a share of the disk as it was at the start, and call itself well.
     """
     return {"store_dir": str(store_dir), "sync_interval": "always", "max_file_store": _NO_LIMIT_BYTES}
 
