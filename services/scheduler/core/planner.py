@@ -64,11 +64,12 @@ class Planner:
         plan, flight = StepPlan(replica.epoch, 0), Flight(0, now)
         draft = Draft(replica, peers, plan, flight, now, replica.capacity.max_step_tokens)
         self._decode(draft)
-        if flight.decode_rows and (draft.prompts or self._queue):
-            target_s = self._limits.step_target_s
-            draft.budget = self._rates.prompt_budget(flight.decode_rows, draft.budget, target_s)
         if self._queue and draft.budget:
             self._admit(draft)
+        if draft.prompts and flight.decode_rows:
+            # Not before: who is let in gets on beside a long prompt, which takes all of a small budget.
+            target_s = self._limits.step_target_s
+            draft.budget = self._rates.prompt_budget(flight.decode_rows, draft.budget, target_s)
         if draft.prompts:
             self._prefill(draft)
         if not flight.rows:

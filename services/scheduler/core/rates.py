@@ -28,12 +28,18 @@ class StepCurve:
         bucket = min(size.bit_length(), BUCKETS - 1)
         if not self._sizes[bucket]:
             self._sizes[bucket], self._seconds[bucket] = float(size), seconds
-            return
         present = self._seconds[bucket]
         seconds = min(seconds, MOST_RISE * present)
         weight = FALL if seconds < present else RISE
         self._seconds[bucket] += weight * (seconds - present)
         self._sizes[bucket] += weight * (size - self._sizes[bucket])
+        self._lower_beyond(bucket)
+
+    def _lower_beyond(self, bucket: int) -> None:
+        """Let no larger size take longer for each of its parts; one that looks slow is not tried again."""
+        each_s = self._seconds[bucket] / self._sizes[bucket]
+        for larger in range(bucket + 1, BUCKETS):
+            self._seconds[larger] = min(self._seconds[larger], each_s * self._sizes[larger])
 
     def predict(self, size: float) -> float:
         """Return the seconds a step of this size takes."""
@@ -71,7 +77,7 @@ class Rates:
         self.last_step_at = now
         if not prefill_tokens:
             self.decode.observe(decode_rows, seconds)
-        elif prefill_tokens > decode_rows:
+        else:
             self.prefill.observe(prefill_tokens, max(0.0, seconds - self.beside(decode_rows)))
 
     def observe_output(self, produced: int, allowed: int) -> None:

@@ -117,34 +117,56 @@ def test_one_long_prompt_does_not_freeze_the_others():
     assert not harness.tokens(long)
 
 
-@BOTH_DEPTHS
-def test_a_long_prompt_stretches_the_steps_of_those_that_run_to_the_target_and_not_beyond(depth):
-    """Of a worker that takes 10 ms for decodes and 1 ms for each prompt token."""
+def timed(depth, context=2000):
+    """A lane, and a function that steps its worker: 10 ms, and 1 ms for each prompt token."""
     limits = replace(LIMITS, pipeline_depth=depth, chunk_tokens=128, step_target_s=0.055)
-    capacity = replace(CAPACITY, page_count=2000, context_length=2000, max_step_tokens=512)
+    capacity = replace(CAPACITY, page_count=4000, context_length=context, max_step_tokens=512)
     harness = Harness(limits, capacity)
-    took = []
 
     def step():
         while harness.plan() is not None:
             pass
+        took = []
         for plan in harness.plans[-len(harness.results["w0"]) :]:
             prompt_tokens = sum(count for count in plan.token_count if count > 1)
             harness.step_s = 0.010 + prompt_tokens * 0.001
             took.append(harness.step_s)
             harness.commit()
+        return took
 
+    return harness, step
+
+
+@BOTH_DEPTHS
+def test_a_long_prompt_stretches_the_steps_of_those_that_run_to_the_target_and_not_beyond(depth):
+    harness, step = timed(depth)
     early = [harness.submit(40, 200) for _ in range(3)]
     for _ in range(20):
         step()
     long = harness.submit(1480, 1)
-    heard, since = len(harness.tokens(early[0])), len(took)
+    heard, gaps = len(harness.tokens(early[0])), []
     while not harness.tokens(long):
-        step()
-    gaps = took[since:]
+        gaps += step()
     assert sorted(gaps)[-4] <= 0.060, "but for the first, in which the worker's rate is learnt"
     assert len(harness.tokens(early[0])) - heard >= len(gaps) - depth
     assert sum(gaps) <= 1.5 * 1.480
+
+
+@BOTH_DEPTHS
+@pytest.mark.parametrize("prompt", [100, 300])
+def test_beside_decodes_too_a_short_prompt_passes_a_long_one(depth, prompt):
+    harness, step = timed(depth, context=9000)
+    harness.submit(40, 400)
+    for _ in range(20):
+        step()
+    long = harness.submit(8000, 1)
+    for _ in range(5):
+        step()
+    short, since = harness.submit(prompt, 1), harness.now
+    while not harness.tokens(short):
+        step()
+    assert harness.now - since <= 2 * prompt * 0.001 + 0.2
+    assert not harness.tokens(long)
 
 
 @BOTH_DEPTHS

@@ -75,3 +75,18 @@ def test_where_decodes_alone_take_long_prompts_stretch_them_by_a_bounded_share()
 @pytest.mark.parametrize(("most", "budget"), [(500, LEAST_PROMPT_TOKENS), (3, 3), (0, 0)])
 def test_prompts_get_on_beside_decodes_however_slow_the_worker(most, budget):
     assert measured(token_s=1.0).prompt_budget(8, most, target_s=0.060) == budget
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64])
+@pytest.mark.parametrize("token_s", [0.0005, 0.00005])
+def test_a_worker_that_was_slow_for_a_while_gets_its_prompts_back(rows, token_s):
+    rates = Rates()
+    for alone in (1, rows):
+        rates.observe_step(0, alone, 0.010, now=1.0)
+    budgets = []
+    for step in range(60):
+        budgets.append(rates.prompt_budget(rows, 2000, target_s=0.055))
+        seconds = 0.010 + budgets[-1] * token_s
+        rates.observe_step(budgets[-1], rows, seconds * (20 if step < 10 else 1), now=1.0)
+    assert budgets[9] == LEAST_PROMPT_TOKENS
+    assert budgets[-1] == pytest.approx(0.045 / token_s, rel=0.1)
