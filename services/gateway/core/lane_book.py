@@ -61,6 +61,7 @@ class LaneBook:
         self._give_up_at = math.inf
         self._again = Again()
         self._sayings = Sayings()
+        self._asked = 0  # for our word, and not answered yet: the number of the last `Sync`
         self._effects: list[tuple[Owner, Effect]] = []
         self._order_of_timers = itertools.count()
         self._timers: list[tuple[float, int, int, bool]] = []
@@ -124,18 +125,19 @@ class LaneBook:
                 self._deal(message, now)
             case HeartbeatAck():
                 self._proven(message.sequence, now)
-            case Sync() if not any(owner.closing_unheard for owner in self.owners.values()):
-                self._sayings.say(Synced(message.number))
+            case Sync():
+                self._asked = message.number
             case Refused():
                 self._refused(message, now)
             case Accepted() | Attached() | Granted() | Settle():
                 self._answer(message, self.lease, now)
+        self._give_word()
 
     def disconnect(self, now: float) -> None:
         """The stream is lost, or never stood."""
         if not self.connected:
             return
-        self.connected = False
+        self.connected, self._asked = False, 0
         self._sayings.cut_off(self.owners)
         self._beat_at = math.inf
         self._give_up_at = now + self._resubmit_s
@@ -206,6 +208,13 @@ class LaneBook:
         if isinstance(effect, Ended | Refuse):
             self.owners.pop(owner.request_id, None)
             self._again.settled(owner.request_id)
+            self._give_word()
+
+    def _give_word(self) -> None:
+        # Not while we close something with less than we may have heard of it.
+        if self._asked and not any(owner.closing_unheard for owner in self.owners.values()):
+            self._sayings.say(Synced(self._asked))
+            self._asked = 0
 
     def _at(self, when: float, request_id: int, *, ask: bool = False) -> None:
         heapq.heappush(self._timers, (when, next(self._order_of_timers), request_id, ask))

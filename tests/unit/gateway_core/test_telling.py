@@ -194,6 +194,25 @@ def test_a_gateway_says_what_it_has_heard_but_not_while_it_closes_without_the_sc
     scene.token(301)
     scene.hear(Sync(2))
     assert scene.last(Synced) == Synced(1)
+    scene.do("closed_done")
+    assert scene.kinds()[-2:] == ["Settle", "Synced"]
+    assert scene.last(Synced) == Synced(2)
+
+
+def test_the_word_that_one_stream_waited_for_is_not_given_on_the_next():
+    scene = Scene()
+    scene.submit(resume=True, resume_lease_s=60.0)
+    scene.accept()
+    scene.token(300)
+    scene.journal = False
+    scene.do("cancel")
+    scene.wait(TERMINAL_WAIT_S + 0.1)
+    scene.hear(Sync(1))
+    scene.cut()
+    scene.welcome(1)
+    scene.do("closed_done")
+    assert scene.owner.ended
+    assert "Synced" not in scene.kinds()
 
 
 def test_an_end_of_our_own_is_told_once_it_is_certain():
