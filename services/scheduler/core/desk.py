@@ -75,13 +75,17 @@ class Desk:
         if order.model_version not in self._serving():
             raise unavailable("NO_CAPACITY", f"no worker serves {order.model_version}")
         self._check_id(order.request_id, stream)
+        before = self.ownership.owner_of(order.request_id)
         self._collect(now)
         self.cancel(order.request_id, now)
         self._collect(now, told=False)
         self.lanes[order.model_version].submit(request, now)
-        self.records.open(order, request.output or (Output(),) * request.n)
+        record = self.records.open(order, request.output or (Output(),) * request.n)
         # Nobody comes back to a request that nobody was told of.
         resume_lease_s = order.resume_lease_s if order.opened else 0.0
+        for follower in self.relay.withdraw(order.request_id, before):  # the new try is all it hears of
+            attached = Attached(record.copy(), State.QUEUED, 0, now)
+            self.relay.tell_after(stream, follower, order.request_id, attached)
         return self.ownership.grant(
             order.request_id, stream, above=order.owner_epoch, resume_lease_s=resume_lease_s
         )
@@ -252,6 +256,8 @@ class Desk:
 
     def _cut(self, record: Record, ended: ChoiceEnded, now: float) -> None:
         """Let a choice that has gone on beyond its end, or ended otherwise, end here."""
+        if not 0 <= ended.choice < len(record.choices):
+            return
         self._collect(now)
         choice = record.choices[ended.choice]
         if choice.finish_reason is not ended.reason or len(choice.token_ids) > ended.output_tokens:

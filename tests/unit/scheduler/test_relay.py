@@ -136,6 +136,27 @@ def test_an_owner_that_comes_back_on_another_stream_is_asked_there(house):
     assert kinds(told(house)["b/1"]) == [TokenCommitted]
 
 
+def test_followers_of_what_is_submitted_again_hear_the_new_try_alone(house):
+    house.open("d/1")
+    house.desk.attach_stream("d/1", 1, "acme", house.now)
+    house.step()
+    told(house)
+    house.desk.disconnect("gw/1", house.now)
+    house.open("gw/2")
+    house.desk.relay.trust("gw/2")
+    house.submit(owner="gw/2", lease_s=20.0)
+    asked = told(house)["gw/2"][-1]
+    house.desk.relay.heard("gw/2", asked.number)
+    for notices in told(house).values():
+        (attached,) = notices
+        assert (attached.owner_epoch, len(attached.record.choices[0].token_ids)) == (0, 0)
+    house.step()
+    house.desk.relay.heard("gw/2", told(house)["gw/2"][-1].number)
+    assert {stream: kinds(notices) for stream, notices in told(house).items()} == {
+        stream: [TokenCommitted] for stream in ("b/1", "c/1", "d/1")
+    }
+
+
 def test_followers_of_what_is_closed_hear_the_rest_as_it_is_billed(house):
     house.step()
     house.step()
@@ -181,3 +202,8 @@ def test_a_stop_string_ends_a_choice_whose_last_token_came_first():
     house.now += 21
     _, (closing,) = house.desk.expire(house.now)
     assert (closing.verdict.finish_reason, closing.verdict.output_tokens) == (FinishReason.STOP, (2,))
+
+
+def test_a_stop_of_a_choice_that_there_is_not_changes_nothing(house):
+    house.desk.cancel(1, house.now, choice=1, kept_tokens=1, reason=FinishReason.STOP)
+    assert told(house) == {}
