@@ -128,6 +128,7 @@ class Owner(Life):
         self.runtime_revision = message.runtime_revision
         for choice in self.choices:  # what was found before was submitted with it
             choice.knows(FinishReason.STOP, choice.output_tokens)
+        self.output.wake()
         if not self._accepted:
             self._accepted, self._account.opened_at = True, message.opened_at
             self._append_opened(self.owner_epoch)

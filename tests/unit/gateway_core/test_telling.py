@@ -176,7 +176,10 @@ def test_a_stop_string_found_before_a_scheduler_fell_is_known_to_its_successor()
     scene.cut()
     scene.welcome(2)
     assert scene.last(Submit).output[0].reason is FinishReason.STOP
+    woken = []
+    scene.reader.wake = lambda: woken.append(scene.reader)
     scene.accept()
+    assert woken
     (piece,) = scene.reader.take(scene.now)
     assert (piece.count, piece.finish_reason) == (1, FinishReason.STOP)
 
