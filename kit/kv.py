@@ -64,7 +64,7 @@ class KvView(Generic[V]):
         self._bus, self._bucket, self._parse = bus, bucket, parse
         self._values: dict[str, V] = {}
         self._loading: dict[str, V] = {}
-        self.version = 0  # rises with every change of what keys there are
+        self.version = 0  # rises with every change of which keys there are
         self._ready = asyncio.Event()
         self._generation = 0
 
@@ -113,7 +113,11 @@ class KvView(Generic[V]):
         self._ready.set()
 
     def _apply(self, key: str, message: Message) -> None:
-        self.version += 1
+        before = len(self._values)
+        self._take(key, message)
+        self.version += len(self._values) != before
+
+    def _take(self, key: str, message: Message) -> None:
         if message.deleted:
             self._loading.pop(key, None)
             return

@@ -201,6 +201,27 @@ async def test_a_view_waits_for_its_bucket_and_follows_it(bus, name, eventually)
         assert view.staleness_s() == 0
 
 
+async def test_a_views_version_rises_with_the_keys_that_readers_see_and_with_nothing_else(
+    bus, name, eventually
+):
+    bucket = await bus.ensure_kv(name)
+    for key in "abc":
+        await bucket.put(key, b"1")
+    view = KvView(bus, name, bytes.decode)
+    async with running(view.run()):
+        await asyncio.wait_for(view.ready(), 10)
+        assert view.version == 1
+        await bucket.put("a", b"2")
+        await eventually(lambda: view.get("a") == "2")
+        assert view.version == 1
+        await bucket.put("d", b"1")
+        await eventually(lambda: view.get("d") == "1")
+        assert view.version == 2
+        await bucket.delete("d")
+        await eventually(lambda: view.get("d") is None)
+        assert view.version == 3
+
+
 async def test_an_unreadable_entry_does_not_blind_the_view(bus, name):
     bucket = await bus.ensure_kv(name)
     await bucket.put("bad", b"\xff")
