@@ -193,7 +193,7 @@ class Admission:
     def _wait(self, ahead: Work, own: Work, fleet: Fleet) -> Wait:
         """Predict the wait behind other work, as a fluid: pages and slots free up at a steady rate."""
         prompts = (ahead.prefill_tokens + fleet.prefill_tokens) / fleet.replicas
-        prompts_s = self._rates.prefill_seconds(prompts, fleet.step_tokens)
+        prompts_s = self._rates.prefill_seconds(prompts, self._step_tokens(fleet))
         others = Work()
         others.add(ahead)
         others.add(fleet.reserved)
@@ -208,9 +208,15 @@ class Admission:
         """Predict the seconds a prompt takes once it runs; an idle lane doubts its memory."""
         rates = self._rates
         if fleet.running or self._queue:
-            chunk = min(self._limits.chunk_tokens, fleet.step_tokens)
+            chunk = min(self._limits.chunk_tokens, self._step_tokens(fleet))
             steps = math.ceil(tokens / chunk)
             return rates.prefill_seconds(tokens, chunk) + steps * rates.beside(fleet.running / fleet.replicas)
         idle_s = now - rates.last_step_at if rates.last_step_at is not None else math.inf
         trust: float = IDLE_DOUBT * 2.0 ** (-idle_s / DOUBT_HALF_LIFE_S)
         return trust * rates.prefill_seconds(tokens, fleet.step_tokens)
+
+    def _step_tokens(self, fleet: Fleet) -> int:
+        """Return how many prompt tokens a step computes beside what runs."""
+        rows = fleet.running // fleet.replicas
+        target_s = self._limits.step_target_s
+        return self._rates.prompt_budget(rows, fleet.step_tokens, target_s) if rows else fleet.step_tokens

@@ -117,9 +117,9 @@ def test_one_long_prompt_does_not_freeze_the_others():
     assert not harness.tokens(long)
 
 
-def timed(depth, context=2000):
+def timed(depth, context=2000, target_s=0.055):
     """A lane, and a function that steps its worker: 10 ms, and 1 ms for each prompt token."""
-    limits = replace(LIMITS, pipeline_depth=depth, chunk_tokens=128, step_target_s=0.055)
+    limits = replace(LIMITS, pipeline_depth=depth, chunk_tokens=128, step_target_s=target_s)
     capacity = replace(CAPACITY, page_count=4000, context_length=context, max_step_tokens=512)
     harness = Harness(limits, capacity)
 
@@ -167,6 +167,25 @@ def test_beside_decodes_too_a_short_prompt_passes_a_long_one(depth, prompt):
         step()
     assert harness.now - since <= 2 * prompt * 0.001 + 0.2
     assert not harness.tokens(long)
+
+
+@BOTH_DEPTHS
+def test_a_deadline_is_judged_by_steps_that_are_held_to_the_target(depth):
+    """16 tokens in each 26 ms, where 128 in 138 ms would do."""
+    harness, step = timed(depth, target_s=0.020)
+    for _ in range(3):
+        harness.submit(40, 200)
+    for _ in range(20):
+        step()
+    harness.submit(400, 1)
+    for _ in range(40):
+        step()
+    with pytest.raises(AdmissionError, match="DEADLINE_INFEASIBLE"):
+        harness.submit(1480, 1, deadline=harness.now + 2.0)
+    late = harness.submit(1480, 1, deadline=harness.now + 2.8)
+    while not harness.callers[late].end:
+        step()
+    assert harness.reason(late) is FinishReason.LENGTH
 
 
 @BOTH_DEPTHS
