@@ -19,7 +19,7 @@ from services.scheduler.core.messages import (
     TokenCommitted,
     Worker,
 )
-from services.scheduler.core.notices import Attached, Granted, Notice
+from services.scheduler.core.notices import Attached, Granted, Notice, Sync
 from services.scheduler.core.ownership import Ownership
 from services.scheduler.core.records import Order, Records, Verdict
 from tests.unit.scheduler_core.model_worker import ModelWorker, oracle
@@ -27,6 +27,7 @@ from tests.unit.scheduler_core.model_worker import ModelWorker, oracle
 CAPACITY = Capacity(4, 24, 4, 16, 40, 12)
 LEASE_S, RESUME_LEASE_S = 10.0, 15.0
 MODEL = "toy@1"
+WORDLESS = "c"  # a gateway that does not say what it has heard
 
 
 @dataclass
@@ -51,6 +52,8 @@ class House:
         self.epochs: Counter[int] = Counter()  # request -> highest ownership granted so far
         self.closed: Counter[int] = Counter()
         self.granted: dict[tuple[int, int], str] = {}  # request and epoch -> the one stream that had it
+        self.heard: dict[int, Counter[int]] = {}  # request -> tokens of each choice that an owner has heard
+        self.asked: dict[str, int] = {}  # stream -> word that it has yet to give
         self._streams = self._epoch = self._made = 0
         self.begin()
 
@@ -62,7 +65,7 @@ class House:
             lambda version: Lane(version, LaneLimits(chunk_tokens=6, max_queue_s=1e9, max_queue_pools=1e9)),
             vacant_s=20,
         )
-        self.views, self.current = {}, {}
+        self.views, self.current, self.asked = {}, {}, {}
         self.attach_worker()
 
     def attach_worker(self) -> None:
@@ -80,12 +83,15 @@ class House:
         stream = self.current[gateway] = f"{gateway}/{self._streams}"
         self.views[stream] = {}
         self.desk.ownership.renew(stream, self.now)
+        if gateway != WORDLESS:
+            self.desk.relay.trust(stream)
         return stream
 
     def close(self, gateway: str) -> None:
         """Break a gateway's stream: what was not delivered is lost."""
         stream = self.current.pop(gateway, None)
         if stream is not None:
+            self.asked.pop(stream, None)
             self.desk.disconnect(stream, self.now)
 
     def submit(self, stream: str, request: Request, lease_s: float, above: int = 0) -> None:
@@ -141,15 +147,38 @@ class House:
             self._note_closing(request_id, closing.verdict)
 
     def deliver(self) -> None:
-        """Bring every open stream what it is told."""
-        for stream, notices in self.desk.effects(self.now).items():
+        """Bring every open stream what it is told; owners are told first, and hear last."""
+        for stream, notices in reversed(self.desk.effects(self.now).items()):
             if stream in self.current.values():
                 for notice in notices:
                     self._hear(stream, notice)
 
+    def give_words(self) -> None:
+        """Let every stream that was asked say that it has heard all."""
+        asked, self.asked = self.asked, {}
+        for stream, number in asked.items():
+            self.desk.relay.heard(stream, number)
+
+    def deliver_all(self) -> None:
+        """Deliver until nobody waits for a word; then every stream knows what its requests' records say."""
+        self.deliver()
+        while self.asked:
+            self.give_words()
+            self.deliver()
+        for stream in self.current.values():
+            for request_id in self.requests:
+                audience = self.desk.ownership.audience(request_id)
+                if stream in audience and audience[0] in self.current.values():
+                    view, record = self.views[stream][request_id], self.desk.records.get(request_id)
+                    assert view.tokens == [list(choice.token_ids) for choice in record.choices]
+
     def _hear(self, stream: str, notice: Notice) -> None:
+        if isinstance(notice, Sync):
+            self.asked[stream] = notice.number
+            return
         if isinstance(notice, Attached):
             self._hear_attached(stream, notice)
+            self._check_order(stream, notice.record.order.request_id)
             return
         view = self.views[stream].get(notice.request_id)
         if view is None:
@@ -161,6 +190,7 @@ class House:
                 assert notice.index == len(view.tokens[notice.choice]), "a token is repeated or missing"
                 view.tokens[notice.choice].append(notice.token_id)
                 self._check_tokens(notice.request_id, view)
+                self._check_order(stream, notice.request_id)
             case ChoiceEnded():
                 assert notice.choice not in view.ends, "two ends of a choice"
                 view.ends[notice.choice] = notice.reason
@@ -189,11 +219,20 @@ class House:
     def _grant(self, stream: str, request_id: int, epoch: int) -> None:
         assert self.granted.setdefault((request_id, epoch), stream) == stream, "two owners of one epoch"
         self.views[stream][request_id].epoch = epoch
+        self._check_order(stream, request_id)
         self.epochs[request_id] = max(self.epochs[request_id], epoch)
 
     def _note_closing(self, request_id: int, verdict: Verdict) -> None:
         assert verdict.owner_epoch > self.epochs[request_id], "closed under an epoch that was granted"
         self.closed[request_id] += 1
+
+    def _check_order(self, stream: str, request_id: int) -> None:
+        view, heard = self.views[stream][request_id], self.heard.setdefault(request_id, Counter())
+        owners = {owner for (one, _), owner in self.granted.items() if one == request_id}
+        for choice, tokens in enumerate(view.tokens):
+            if stream in owners or view.settled or any(one.startswith(WORDLESS) for one in owners):
+                heard[choice] = max(heard[choice], len(tokens))
+            assert len(tokens) <= heard[choice], "a follower heard of a token before its owner"
 
     def _check_tokens(self, request_id: int, view: View) -> None:
         request, _ = self.requests[request_id]

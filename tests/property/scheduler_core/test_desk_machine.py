@@ -89,6 +89,14 @@ class DeskMachine(RuleBasedStateMachine):
     def deliver(self):
         self.house.deliver()
 
+    @rule()
+    def give_words(self):
+        self.house.give_words()
+
+    @rule()
+    def deliver_all(self):
+        self.house.deliver_all()
+
     @rule(seconds=st.integers(1, 16))
     def wait(self, seconds):
         self.house.pass_time(seconds)
@@ -138,7 +146,7 @@ class DeskMachine(RuleBasedStateMachine):
         house = self.house
         for _ in range(40):
             house.step()
-        house.deliver()
+        house.deliver_all()
         for gateway in GATEWAYS:
             house.close(gateway)
         house.pass_time(80)
