@@ -92,8 +92,9 @@ class Runner:
         refused = self._table.refusals(slots, counts)
         for row, reason in refused.items():
             errors.setdefault(int(slots[row]), reason)
-        good = ~np.isin(slots, np.array(list(errors), np.int64))
-        slots, counts = slots[good], counts[good]
+        if errors:
+            good = ~np.isin(slots, np.array(list(errors), np.int64))
+            slots, counts = slots[good], counts[good]
         order = row_order(self._table, slots, counts)
         return slots[order], counts[order]
 

@@ -115,11 +115,12 @@ class SlotTable:
         inside = (slots >= 0) & (slots < len(self.live))
         safe = np.where(inside, slots, 0)
         end = self.computed[safe] + counts
-        _, first = np.unique(slots, return_index=True)
+        repeated = np.ones(len(slots), np.bool_)
+        repeated[np.unique(slots, return_index=True)[1]] = False
         checks = {
             "SLOT_OUT_OF_RANGE": ~inside,
             "SLOT_EMPTY": ~self.live[safe],
-            "SLOT_REPEATED": ~np.isin(np.arange(len(slots)), first),
+            "SLOT_REPEATED": repeated,
             "COUNT_OUT_OF_RANGE": (counts < 1) | (end > self.known[safe]),
             "STEP_TOO_LARGE": np.cumsum(np.maximum(counts, 0)) > self._max_step_tokens,
             "PAGES_MISSING": end > self.page_total[safe] * self.page_size,

@@ -16,8 +16,16 @@ namespace loom {
 // core delays nobody unless it holds a task. What it then finds is claimed already, or of a later step.
 class Team {
  public:
+  // Where there is a core for each thread, helpers keep to theirs: the system may leave two that wait for each other
+  // on one core for good, and a step then takes half as long again.
   Team(int threads, int phases) : phases_(new Phase[phases]), phase_count_(phases) {
-    for (int i = 1; i < threads; i++) helpers_.emplace_back([this] { help(); });
+    const std::vector<int> cores = cores_at_hand();
+    const bool enough = (int)cores.size() == threads;
+    for (int i = 1; i < threads; i++)
+      helpers_.emplace_back([this, core = enough ? cores[i] : kAnyCore] {
+        keep_to(core);
+        help();
+      });
   }
 
   ~Team() {
@@ -85,12 +93,33 @@ class Team {
   }
 
  private:
-  static constexpr int kSpins = 2000;
+  static constexpr int kSpins = 2000, kAnyCore = -1;
 
   struct Phase {
     alignas(64) std::atomic<uint64_t> claimed{0};
     alignas(64) std::atomic<uint64_t> done{0};
   };
+
+  static std::vector<int> cores_at_hand() {
+    std::vector<int> cores;
+#if defined(__linux__)
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof(allowed), &allowed)) return cores;
+    for (int core = 0; core < CPU_SETSIZE; core++)
+      if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+#endif
+    return cores;
+  }
+
+  static void keep_to(int core) {
+    if (core == kAnyCore) return;
+#if defined(__linux__)
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(core, &own);
+    sched_setaffinity(0, sizeof(own), &own);  // a hint: without it a step is slower at worst
+#endif
+  }
 
   static void pause() {
 #if defined(__x86_64__)
