@@ -10,7 +10,8 @@ import time
 import pytest
 
 from tests.e2e.conftest import StackOptions
-from tests.e2e.driver import Driver, Outcome, events
+from tests.e2e.driver import Driver, Outcome
+from tests.support.sse import events
 from tokenloom.client import Client, Done, Tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("stack", [StackOptions(gateways=2)], indirect=True)]
