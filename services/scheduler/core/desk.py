@@ -189,7 +189,7 @@ class Desk:
         late = self.relay.withdraw(request_id, self.ownership.owner_of(request_id))
         self.records.settle(request_id, verdict, now)
         for follower in self.ownership.release(request_id):
-            if follower in late:  # it hears the rest as it is billed
+            if follower in late and record.wire_bytes() <= MOST_ATTACHED_BYTES:  # the rest, as it is billed
                 self.relay.tell(follower, Attached(record.copy(), State.FINISHED, 0, now))
             else:
                 self.relay.tell(follower, Settled(request_id, verdict))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from services.scheduler.core import desk
 from services.scheduler.core.messages import ChoiceEnded, FinishReason, RequestEnded, TokenCommitted
 from services.scheduler.core.notices import Attached, Granted, Settled, Sync
 from services.scheduler.core.records import Verdict
@@ -164,6 +165,14 @@ def test_followers_of_what_is_closed_hear_the_rest_as_it_is_billed(house):
     house.desk.settle("gw/1", 1, verdict(2), house.now)
     (attached,) = told(house)["b/1"]
     assert (len(attached.record.choices[0].token_ids), attached.record.verdict.output_tokens) == (2, (2,))
+
+
+def test_what_is_too_large_to_be_sent_again_ends_no_followers_stream(house, monkeypatch):
+    house.step()
+    told(house)
+    monkeypatch.setattr(desk, "MOST_ATTACHED_BYTES", house.desk.records.get(1).wire_bytes() - 1)
+    house.desk.settle("gw/1", 1, verdict(2), house.now)
+    assert kinds(told(house)["b/1"]) == [Settled]
 
 
 def test_followers_that_have_heard_all_hear_the_verdict(house):
