@@ -112,6 +112,11 @@ class Judge:
         fell = [at for name, _, at in deaths if name == "scheduler"]
         return any(-OWNER_S <= then - at <= SCHEDULER_S for at in gone for then in fell)
 
+    def _outlived(self, request_id: int, row: Row) -> bool:
+        """Whether an earlier owner's closing stands, since the last one fell together with the scheduler."""
+        last = max((grant.owner_epoch for grant in self._auditor.grants[request_id]), default=0)
+        return row.entry.owner_epoch < last and self._died_together(request_id)
+
     def _user(self, user: User) -> None:
         if user.acceptance is None:
             return
@@ -126,6 +131,8 @@ class Judge:
         if closing is None:
             if user.closed is not None:
                 self._fail(f"{user.name} was told the end of request {request_id}, which is unresolved")
+        elif self._outlived(request_id, row):
+            pass  # it may have told what nobody could close it with
         elif closing.output_tokens < seen or (None not in ends and closing.output_tokens > seen):
             self._fail(f"{user.name} saw {seen} tokens of {request_id}, billed {closing.output_tokens}")
         elif len(ends) == 1 and ends[0] not in {None, closing.finish_reason}:
