@@ -6,6 +6,23 @@ using namespace loom;
 
 namespace {
 
+// A weight [rows, inputs] as it lies in its file.
+struct Source {
+  const void* data;
+  Stored stored;
+  int rows, inputs;
+
+  void read(int row, float* to) const {
+    const size_t at = (size_t)row * inputs;
+    if (stored == Stored::kFloat) {
+      std::memcpy(to, static_cast<const float*>(data) + at, inputs * sizeof(float));
+    } else {
+      const uint16_t* from = static_cast<const uint16_t*>(data) + at;
+      for (int k = 0; k < inputs; k++) to[k] = from_bf16(from[k]);
+    }
+  }
+};
+
 class Model {
  public:
   explicit Model(const ModelShape& shape)
@@ -29,9 +46,9 @@ class Model {
     std::copy(values, values + count, vector.begin());
   }
 
-  void shape_matrix(int layer, int kind, int channels, int inputs) {
+  void shape_matrix(int layer, int kind, Format format, int channels, int inputs) {
     Matrix& matrix = layers_[layer].matrices[kind];
-    matrix = Matrix::shaped(shape_.format, channels, inputs);
+    matrix = Matrix::shaped(format, channels, inputs);
     matrix.data = arena_.take(matrix.bytes());
     // Channels that only pad must weigh nothing; all of them lie in the last unit.
     const int first = std::max(0, matrix.blocks() - kGatedUnit * 2 / kBlock);
@@ -39,24 +56,20 @@ class Model {
   }
 
   // Source channel c goes to channel first + c / 16 * spread + c % 16.
-  void pack(int layer, int kind, const void* source, Stored stored, int rows, int first, int spread) {
-    Matrix matrix = layers_[layer].matrices[kind];
-    const int chunk = 64;
-    team_->run([=](Team::Walk& walk) mutable {
-      walk.phase((rows + chunk - 1) / chunk, [&](int index) {
-        std::vector<float> row(matrix.padded_inputs, 0);
-        for (int c = index * chunk; c < std::min(rows, (index + 1) * chunk); c++) {
-          const size_t at = (size_t)c * matrix.inputs;
-          if (stored == Stored::kFloat) {
-            std::memcpy(row.data(), static_cast<const float*>(source) + at, matrix.inputs * sizeof(float));
-          } else {
-            const uint16_t* from = static_cast<const uint16_t*>(source) + at;
-            for (int k = 0; k < matrix.inputs; k++) row[k] = from_bf16(from[k]);
-          }
-          matrix.set(first + c / kLanes * spread + c % kLanes, row.data());
-        }
-      });
+  void pack(int layer, int kind, const Source& source, int first, int spread) {
+    const Matrix matrix = layers_[layer].matrices[kind];
+    by_channel(source, [=](int c, const float* weights) {
+      matrix.set(first + c / kLanes * spread + c % kLanes, weights);
     });
+  }
+
+  bool in_levels(const Source& source) {
+    std::atomic<bool> fits = true;
+    by_channel(source, [&](int, const float* weights) {
+      for (int k = 0; fits && k < source.inputs; k += kGroup)
+        if (!levels_of(weights + k)) fits = false;
+    });
+    return fits;
   }
 
   void step(const StepInput& input) {
@@ -86,6 +99,21 @@ class Model {
         program(Forward<float>(shape_, layers_, ropes_, space_, *step), walk);
       else
         program(Forward<uint16_t>(shape_, layers_, ropes_, space_, *step), walk);
+    });
+  }
+
+  // Every thread takes some channels, as floats, padded with zeros.
+  template <typename Task>
+  void by_channel(const Source& source, const Task& task) {
+    team_->run([=](Team::Walk& walk) {
+      constexpr int chunk = 64;
+      walk.phase((source.rows + chunk - 1) / chunk, [&](int index) {
+        std::vector<float> weights(up_to(source.inputs, kMultiple), 0);
+        for (int c = index * chunk; c < std::min(source.rows, (index + 1) * chunk); c++) {
+          source.read(c, weights.data());
+          task(c, weights.data());
+        }
+      });
     });
   }
 
@@ -169,13 +197,20 @@ void loom_set_vector(void* model, int layer, int kind, const float* values, int 
   static_cast<Model*>(model)->set_vector(layer, kind, values, count, padded);
 }
 
-int loom_shape_matrix(void* model, int layer, int kind, int channels, int inputs) {
-  return guarded([&] { static_cast<Model*>(model)->shape_matrix(layer, kind, channels, inputs); });
+int loom_shape_matrix(void* model, int layer, int kind, int format, int channels, int inputs) {
+  return guarded([&] {
+    static_cast<Model*>(model)->shape_matrix(layer, kind, static_cast<Format>(format), channels, inputs);
+  });
 }
 
-int loom_pack(void* model, int layer, int kind, const void* source, int stored, int rows, int first, int spread) {
+// Whether four bits hold a weight's every number as well as bfloat16 does.
+int loom_in_levels(void* model, const void* source, int stored, int rows, int inputs) {
+  return static_cast<Model*>(model)->in_levels({source, static_cast<Stored>(stored), rows, inputs});
+}
+
+int loom_pack(void* model, int layer, int kind, const void* source, int stored, int rows, int inputs, int first, int spread) {
   return guarded([&] {
-    static_cast<Model*>(model)->pack(layer, kind, source, static_cast<Stored>(stored), rows, first, spread);
+    static_cast<Model*>(model)->pack(layer, kind, {source, static_cast<Stored>(stored), rows, inputs}, first, spread);
   });
 }
 

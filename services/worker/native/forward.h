@@ -151,7 +151,7 @@ class Forward {
           for (int head = 0; head < shape_.kv_heads; head++) write(index, row, token, head);
         }))
       return false;
-    const bool direct = shape_.format != Format::kInt8 || dim % kGroup == 0;
+    const bool direct = shape_.format != Format::kInt8 || dim % kSpan == 0;
     if (!walk.phase((int)step_.tiles.size(), [&](int at) { attend_tile(index, step_.tiles[at], direct); })) return false;
     if (direct) return true;
     return by_token(walk, input_.tokens, [&](int token) {

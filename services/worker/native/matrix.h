@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "levels.h"
 #include "simd.h"
 
 #if defined(__linux__)
@@ -13,12 +14,12 @@
 
 namespace loom {
 
-enum class Format : int { kFloat = 0, kBfloat = 1, kInt8 = 2 };
+enum class Format : int { kFloat = 0, kBfloat = 1, kInt8 = 2, kInt4 = 3 };  // the last of weights only
 enum class Stored : int { kFloat = 0, kBfloat = 1 };
 
 constexpr int kBlock = 32;   // output channels that are packed side by side
-constexpr int kGroup = 32;   // inputs that share one scale of weights and one of activations
-constexpr int kMultiple = 64;  // inputs are padded to it
+constexpr int kSpan = 2 * kGroup;  // inputs that share one scale of int8 activations
+constexpr int kMultiple = kSpan;   // inputs are padded to it
 
 inline size_t up_to(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -46,8 +47,10 @@ class Memory {
 };
 
 // A weight [channels, inputs]. A block of 32 channels lies in one run, inputs in order:
-// float: [inputs][32]; bfloat: [inputs / 2][32][2]; int8: for each group [32 / 4][32][4] bytes, each 128 above
-// its weight's, then the scales of the group, float [32].
+// float: [inputs][32]; bfloat: [inputs / 2][32][2]. Otherwise span by span: int8 [32 / 4][2 groups][32][4] bytes, each
+// 128 above its weight's; int4 [32 / 4][32][4] bytes, the first group's levels in the lower halves, the second's in
+// the upper ones. Then the scales float [2 groups][32], of int4 for levels 16 apart around 128; and in int4
+// what the weights are there, bfloat [32][2 groups].
 struct Matrix {
   Format format = Format::kFloat;
   int channels = 0, inputs = 0, padded_inputs = 0;
@@ -65,7 +68,7 @@ struct Matrix {
       case Format::kBfloat:
         return (size_t)padded_inputs * kBlock * 2;
       default:
-        return (size_t)padded_inputs / kGroup * kBlock * (kGroup + 4);
+        return (size_t)padded_inputs / kSpan * span_bytes(format);
     }
   }
 
@@ -79,8 +82,15 @@ struct Matrix {
     return matrix;
   }
 
+  static constexpr size_t bytes_of_numbers(Format format) {
+    return (size_t)kSpan * kBlock / (format == Format::kInt4 ? 2 : 1);
+  }
+  static constexpr size_t span_bytes(Format format) {
+    return bytes_of_numbers(format) + 2 * kBlock * sizeof(float) + (format == Format::kInt4 ? kBlock * 4 : 0);
+  }
+
   // Write one channel's weights, float [padded_inputs].
-  void set(int channel, const float* weights) {
+  void set(int channel, const float* weights) const {
     char* block = data + channel / kBlock * block_bytes;
     const int lane = channel % kBlock;
     if (format == Format::kFloat) {
@@ -93,25 +103,43 @@ struct Matrix {
         for (int i = 0; i < kLanes; i++) to[((k + i) / 2 * kBlock + lane) * 2 + i % 2] = halves[i];
       }
     } else {
-      for (int group = 0; group < padded_inputs / kGroup; group++)
-        set_group(block + group * kBlock * (kGroup + 4), lane, weights + group * kGroup);
+      for (int group = 0; group < padded_inputs / kGroup; group++) {
+        char* span = block + group / 2 * span_bytes(format);
+        const float* from = weights + group * kGroup;
+        const float scale = format == Format::kInt4 ? set_levels(span, group % 2, lane, from)
+                                                    : set_bytes(span, group % 2, lane, from);
+        std::memcpy(span + bytes_of_numbers(format) + (group % 2 * kBlock + lane) * 4, &scale, 4);
+      }
     }
   }
 
  private:
-  static void set_group(char* group, int lane, const float* weights) {
+  static float set_bytes(char* span, int half, int lane, const float* weights) {
     float largest = 0;
     for (int k = 0; k < kGroup; k++) largest = std::fmax(largest, std::fabs(weights[k]));
-    const float scale = largest / 127, inverse = largest > 0 ? 127 / largest : 0;
+    const float inverse = largest > 0 ? 127 / largest : 0;
     for (int k = 0; k < kGroup; k++) {
       const int value = (int)std::nearbyint(weights[k] * inverse);
-      group[(k / 4 * kBlock + lane) * 4 + k % 4] = (char)(uint8_t)(value + 128);
+      span[(k / 4 * 2 + half) * kBlock * 4 + lane * 4 + k % 4] = (char)(uint8_t)(value + 128);
     }
-    std::memcpy(group + kBlock * kGroup + lane * 4, &scale, 4);
+    return largest / 127;
+  }
+
+  static float set_levels(char* span, int half, int lane, const float* weights) {
+    const Levels levels = levels_of(weights).value_or(Levels{});
+    for (int k = 0; k < kGroup; k++) {
+      char& both = span[(k / 4 * kBlock + lane) * 4 + k % 4];
+      const int level = levels.of(weights[k]);
+      both = (char)(half ? (both & 0x0f) | level << 4 : (both & 0xf0) | level);
+    }
+    const uint16_t middle = to_bf16(levels.low + levels.step * (kLevels / 2));
+    std::memcpy(span + bytes_of_numbers(Format::kInt4) + 2 * kBlock * 4 + lane * 4 + half * 2, &middle, 2);
+    return levels.step / 16;
   }
 };
 
-// Activations [rows, inputs]. int8 rows have for each group a scale, and what undoes the 128 in the weights.
+// Activations [rows, inputs]. int8 rows have a scale for each span, and for each group their sum and what undoes the
+// 128 in the weights.
 class Rows {
  public:
   Rows() = default;
@@ -122,19 +150,21 @@ class Rows {
     values_ = Memory(rows * row_bytes_);
     std::memset(values_.get(), 0, rows * row_bytes_);
     if (format == Format::kInt8) {
-      scales_.assign((size_t)rows * groups(), 0);
-      offsets_.assign((size_t)rows * groups(), 0);
+      scales_.assign((size_t)rows * spans(), 0);
+      sums_.assign((size_t)rows * spans(), 0);
+      offsets_.assign((size_t)rows * spans() * 2, 0);
     }
   }
 
   Format format() const { return format_; }
-  int groups() const { return width_ / kGroup; }
+  int spans() const { return width_ / kSpan; }
   const char* row(int index) const { return values_.get() + index * row_bytes_; }
   size_t row_bytes() const { return row_bytes_; }
-  const float* scales(int row) const { return scales_.data() + (size_t)row * groups(); }
-  const int32_t* offsets(int row) const { return offsets_.data() + (size_t)row * groups(); }
+  const float* scales(int row) const { return scales_.data() + (size_t)row * spans(); }
+  const uint32_t* sums(int row) const { return sums_.data() + (size_t)row * spans(); }  // pairs of bfloat16
+  const int32_t* offsets(int row) const { return offsets_.data() + (size_t)row * spans() * 2; }
 
-  // Write `count` inputs from `first` on; both are multiples of 16, in int8 of the group.
+  // Write `count` inputs from `first` on; both are multiples of 16, in int8 of the span.
   void put(int row, int first, int count, const float* values) {
     char* to = values_.get() + row * row_bytes_;
     if (format_ == Format::kFloat) {
@@ -145,22 +175,32 @@ class Rows {
         std::memcpy(to + (first + k) * 2, &halves, sizeof(halves));
       }
     } else {
-      for (int k = 0; k < count; k += kGroup)
-        put_group(row, (first + k) / kGroup, reinterpret_cast<int8_t*>(to) + first + k, values + k);
+      for (int k = 0; k < count; k += kSpan)
+        put_span(row, (first + k) / kSpan, reinterpret_cast<int8_t*>(to) + first + k, values + k);
     }
   }
 
  private:
-  void put_group(int row, int group, int8_t* to, const float* values) {
+  void put_span(int row, int span, int8_t* to, const float* values) {
     // As integers, sizes keep their order, and NaN is above all of them.
     Ints largest = Ints{};
-    for (int k = 0; k < kGroup; k += kLanes) {
+    for (int k = 0; k < kSpan; k += kLanes) {
       const Ints size = (Ints)magnitude(load(values + k));
       largest = (largest & (largest > size)) | (size & ~(largest > size));
     }
     const int32_t bits = most(largest);
     const float high = load_as<float>(&bits);
-    const float inverse = high > 0 ? 127 / high : 0;
+    const size_t at = (size_t)row * spans() + span;
+    scales_[at] = high / 127;
+    sums_[at] = 0;
+    for (int group = 0; group < 2; group++) {
+      const int32_t total = put_group(to + group * kGroup, values + group * kGroup, high > 0 ? 127 / high : 0);
+      offsets_[2 * at + group] = -128 * total;
+      sums_[at] |= (uint32_t)to_bf16((float)total) << 16 * group;
+    }
+  }
+
+  static int32_t put_group(int8_t* to, const float* values, float inverse) {
     Ints total = Ints{};
     for (int k = 0; k < kGroup; k += kLanes) {
       const Ints value = rounded(load(values + k) * inverse);
@@ -169,9 +209,7 @@ class Rows {
       const Bytes bytes = __builtin_convertvector(value, Bytes);
       std::memcpy(to + k, &bytes, sizeof(bytes));
     }
-    const size_t at = (size_t)row * groups() + group;
-    scales_[at] = high / 127;
-    offsets_[at] = -128 * sum(total);
+    return sum(total);
   }
 
   Format format_ = Format::kFloat;
@@ -179,6 +217,7 @@ class Rows {
   size_t row_bytes_ = 0;
   Memory values_;
   std::vector<float> scales_;
+  std::vector<uint32_t> sums_;
   std::vector<int32_t> offsets_;
 };
 

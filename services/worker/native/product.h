@@ -6,14 +6,17 @@
 
 namespace loom {
 
-// Rows that one pass over a block serves: as many as leave room for the weights in 32 registers. In int8 a few of the
-// sums over groups do not fit, which costs less than a second pass.
+// Rows that one pass over a block serves: as many as leave room for the weights in 32 registers.
 constexpr int kTile = 12;
 constexpr int kTileInt8 = 8;
 
 namespace detail {
 
-inline void fetch_ahead(const char* from) { __builtin_prefetch(from + 2048); }
+// Call what lies a little further on into the first-level cache, and from far ahead into the second.
+inline void fetch_ahead(const char* from) {
+  __builtin_prefetch(from + 1024);
+  __builtin_prefetch(from + 8192, 0, 2);
+}
 
 // out: [R][32].
 template <int R>
@@ -48,38 +51,74 @@ template <int R>
   std::memcpy(out, acc, sizeof(acc));
 }
 
-template <int R>
-[[gnu::noinline]] void bytes(const Rows& rows, int first, const char* block, int inputs, float* out) {
+// V times 16 channels: out [R][32]. Within a span sums are of whole numbers, and scaled once. With `fetch`, all 32
+// channels' weights are called ahead.
+template <Format format, int R, int V>
+[[gnu::noinline]] void bytes(const Rows& rows, int first, const char* block, int inputs, float* out, bool fetch) {
+  constexpr bool packed = format == Format::kInt4;
+  constexpr size_t numbers = Matrix::bytes_of_numbers(format), line = kLanes * 4;
+  constexpr size_t lines = Matrix::span_bytes(format) / line;
   const char* row = rows.row(first);
   const float* scales = rows.scales(first);
+  const uint32_t* sums = rows.sums(first);
   const int32_t* offsets = rows.offsets(first);
-  const size_t row_bytes = rows.row_bytes(), groups = rows.groups();
-  Vec acc[R][2] = {};
-  for (int k = 0; k < inputs; k += kGroup, row += kGroup, scales++, offsets++) {
-    Ints part[R][2];
+  const size_t row_bytes = rows.row_bytes(), spans = rows.spans();
+  Vec acc[V][R] = {};
+  for (int k = 0; k < inputs; k += kSpan, row += kSpan, scales++, sums++, offsets += 2) {
+    Ints part[V][2][R];
     LOOM_UNROLL
-    for (int r = 0; r < R; r++) part[r][0] = part[r][1] = splat(offsets[r * groups]);
-    for (int i = 0; i < kGroup; i += 4, block += kBlock * 4) {
-      fetch_ahead(block);
-      fetch_ahead(block + 64);
-      const Words w0 = load_as<Words>(block), w1 = load_as<Words>(block + 64);
+    for (int v = 0; v < V; v++)
       LOOM_UNROLL
       for (int r = 0; r < R; r++) {
-        const uint32_t a = load_as<uint32_t>(row + r * row_bytes + i);
-        part[r][0] = dot4(part[r][0], w0, a);
-        part[r][1] = dot4(part[r][1], w1, a);
+        part[v][0][r] = splat(offsets[r * spans * 2]);
+        part[v][1][r] = splat(offsets[r * spans * 2 + 1]);
+      }
+    LOOM_UNROLL
+    for (int i = 0; i < kGroup; i += 4) {
+      if (fetch)
+        LOOM_UNROLL
+        for (size_t at = lines * i / kGroup; at < lines * (i + 4) / kGroup; at++) fetch_ahead(block + at * line);
+      LOOM_UNROLL
+      for (int v = 0; v < V; v++) {
+        const char* from = block + i * kBlock * (packed ? 1 : 2) + v * line;
+        const Words both = load_as<Words>(from);
+        const Words first_group = packed ? (both << 4) & 0xf0f0f0f0u : both;
+        const Words second_group = packed ? both & 0xf0f0f0f0u : load_as<Words>(from + 2 * line);
+        LOOM_UNROLL
+        for (int r = 0; r < R; r++)
+          part[v][0][r] = dot4(part[v][0][r], first_group, load_as<uint32_t>(row + r * row_bytes + i));
+        LOOM_UNROLL
+        for (int r = 0; r < R; r++)
+          part[v][1][r] = dot4(part[v][1][r], second_group, load_as<uint32_t>(row + r * row_bytes + kGroup + i));
       }
     }
-    const Vec s0 = load_as<Vec>(block), s1 = load_as<Vec>(block + 64);
-    block += kBlock * 4;
     LOOM_UNROLL
-    for (int r = 0; r < R; r++) {
-      const Vec scale = splat(scales[r * groups]);
-      acc[r][0] = fma(to_float(part[r][0]), s0 * scale, acc[r][0]);
-      acc[r][1] = fma(to_float(part[r][1]), s1 * scale, acc[r][1]);
+    for (int v = 0; v < V; v++) {
+      const char* from = block + numbers + v * line;
+      const Vec first_scale = load_as<Vec>(from), second_scale = load_as<Vec>(from + 2 * line);
+      LOOM_UNROLL
+      for (int r = 0; r < R; r++) {
+        Vec span = to_float(part[v][0][r]) * first_scale;
+        span = fma(to_float(part[v][1][r]), second_scale, span);
+        if (packed) span = dot2(span, load_as<Words>(from + 4 * line), sums[r * spans]);
+        acc[v][r] = fma(span, splat(scales[r * spans]), acc[v][r]);
+      }
     }
+    block += Matrix::span_bytes(format);
   }
-  std::memcpy(out, acc, sizeof(acc));
+  for (int v = 0; v < V; v++)
+    for (int r = 0; r < R; r++) store(out + r * kBlock + v * kLanes, acc[v][r]);
+}
+
+// All 32 channels at once where there are few rows, so that enough sums are under way.
+template <Format format, int R>
+void bytes(const Rows& rows, int first, const char* block, int inputs, float* out) {
+  if constexpr (R <= 4) {
+    bytes<format, R, 2>(rows, first, block, inputs, out, true);
+  } else if constexpr (R <= kTileInt8) {
+    bytes<format, R, 1>(rows, first, block, inputs, out, true);
+    bytes<format, R, 1>(rows, first, block + kLanes * 4, inputs, out + kLanes, false);
+  }
 }
 
 template <int R>
@@ -90,15 +129,17 @@ void tile(const Rows& rows, int first, int count, const Matrix& weight, const ch
       floats<R>(rows.row(first), rows.row_bytes(), block, weight.padded_inputs, out);
     } else if (weight.format == Format::kBfloat) {
       bfloats<R>(rows.row(first), rows.row_bytes(), block, weight.padded_inputs, out);
-    } else if constexpr (R <= kTileInt8) {
-      bytes<R>(rows, first, block, weight.padded_inputs, out);
+    } else if (weight.format == Format::kInt8) {
+      bytes<Format::kInt8, R>(rows, first, block, weight.padded_inputs, out);
+    } else {
+      bytes<Format::kInt4, R>(rows, first, block, weight.padded_inputs, out);
     }
   }
 }
 
 }  // namespace detail
 
-inline int tile_of(Format format) { return format == Format::kInt8 ? kTileInt8 : kTile; }
+inline int tile_of(Format format) { return format >= Format::kInt8 ? kTileInt8 : kTile; }
 
 // [count <= tile_of(format), 32]: rows `first` and on times block `index`.
 inline void product(const Rows& rows, int first, int count, const Matrix& weight, int index, float* out) {

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from kit import artifacts
 from services.worker.engine import EngineConfig, EngineError, load_engine
 from services.worker.engine.batch import Batch
 from services.worker.engine.native import build, library
+from services.worker.engine.native.library import Format
 from tests.unit.worker.engine_driver import (
     DATA,
     TINY,
@@ -108,6 +109,27 @@ def random_model(directory: Path, shape: dict[str, Any]) -> Path:
     return reseal(directory)
 
 
+def four_bits(weight: torch.Tensor, *, last: int = 15, symmetric: bool = False) -> torch.Tensor:
+    """Blocks of 32 as `low + step * (0 .. last)`, or with zero in the middle, rounded to bfloat16."""
+    blocks = weight.float().view(len(weight), -1, 32)
+    low, high = blocks.amin(-1, keepdim=True), blocks.amax(-1, keepdim=True)
+    if symmetric:
+        high = blocks.abs().amax(-1, keepdim=True)
+        low = -high * (last + 1) / last
+    step = ((high - low) / last).half().float()
+    return (low + step * ((blocks - low) / step).round()).view_as(weight).bfloat16()
+
+
+def in_four_bits(directory: Path) -> Path:
+    """Round an artifact's projections to what four bits hold."""
+    tensors = load_file(directory / artifacts.WEIGHTS)
+    for name, weight in tensors.items():
+        if "_proj.weight" in name and weight.shape[1] % 32 == 0:
+            tensors[name] = four_bits(weight)
+    save_file(tensors, directory / artifacts.WEIGHTS)
+    return reseal(directory)
+
+
 def ragged(engine: Any, counts: list[int], starts: list[int], seed: int = 0) -> Batch:
     """A batch of random tokens on pages in random order; earlier tokens' KV is what the pool holds."""
     random = np.random.default_rng(seed)
@@ -157,12 +179,16 @@ def test_a_model_of_any_shape_computes_what_torch_does(tmp_path: Path, shape: st
     assert torch.allclose(logits["native"], logits["torch"], atol=2e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("name", DENSE)
 def test_logits_are_the_same_to_the_bit_in_any_batch_and_chunks(
     tmp_path: Path, name: str, dtype: Any
 ) -> None:
-    engine: Any = load_engine(seal(DATA / name, tmp_path / "model"), replace(NATIVE, dtype=dtype))
+    artifact = seal(DATA / name, tmp_path / "model")
+    if dtype == "int4":
+        in_four_bits(artifact)
+        dtype = "int8"
+    engine: Any = load_engine(artifact, replace(NATIVE, dtype=dtype))
     ids = prompt_of(290)
     seen: list[torch.Tensor] = []
     inner = engine.forward
@@ -205,6 +231,33 @@ def test_int8_is_close_to_float32(tmp_path: Path, name: str) -> None:
     ids = cases_of(name)[3]["prompt_token_ids"]
     off = (all_logprobs(rounded, ids) - all_logprobs(exact, ids)).abs()  # type: ignore[arg-type]
     assert 0 < off.mean() < 0.06
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_weights_that_their_source_had_in_four_bits_are_kept_so_and_lose_nothing(
+    tmp_path: Path, name: str
+) -> None:
+    artifact = in_four_bits(seal(DATA / name, tmp_path / "model"))
+    exact, packed = (load_engine(artifact, replace(NATIVE, dtype=dtype)) for dtype in ("float32", "int8"))  # type: ignore[arg-type]
+    ids = cases_of(name)[3]["prompt_token_ids"]
+    off = (all_logprobs(packed, ids) - all_logprobs(exact, ids)).abs().mean()  # type: ignore[arg-type]
+    assert set(packed.forward.formats) == {Format.INT4, Format.INT8}  # type: ignore[attr-defined]
+    assert 0 < off < 0.06
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"last": 11}, {"symmetric": True}, {"last": 14, "symmetric": True}], ids=str
+)
+def test_four_bits_are_found_in_weights_that_were_rounded(tmp_path: Path, options: dict[str, Any]) -> None:
+    engine: Any = load_engine(seal(TINY, tmp_path / "model"), NATIVE)
+    weight = torch.randn(130, 96, generator=torch.Generator().manual_seed(1)) * 0.02
+    rounded = four_bits(weight, **options)
+    rounded[4], rounded[5, :32] = 0, 0.5
+    assert engine.forward.in_levels(rounded)
+    assert engine.forward.in_levels(rounded.float())
+    assert not engine.forward.in_levels(weight)
+    rounded[129, 95] += rounded[129, 64:].abs().max() / 25
+    assert not engine.forward.in_levels(rounded)
 
 
 @pytest.mark.parametrize(

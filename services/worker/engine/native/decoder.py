@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +14,14 @@ from services.worker.engine.blocks import BlockLoader
 from services.worker.engine.errors import EngineError
 from services.worker.engine.native import library
 from services.worker.engine.native.build import NativeError
-from services.worker.engine.native.library import MatrixKind, ModelShape, SampleInput, StepInput, VectorKind
+from services.worker.engine.native.library import (
+    Format,
+    MatrixKind,
+    ModelShape,
+    SampleInput,
+    StepInput,
+    VectorKind,
+)
 from services.worker.engine.native.pool import LANES
 from services.worker.engine.sampling import Drawn, logprobs_of
 from services.worker.engine.spec import Dense
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
     from services.worker.engine.spec import ModelSpec
     from services.worker.engine.weights import Checkpoint
 
-FORMATS = {"float32": 0, "bfloat16": 1, "int8": 2}
+FORMATS = {"float32": Format.FLOAT32, "bfloat16": Format.BFLOAT16, "int8": Format.INT8}
 _ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1}
 _STORED = {torch.float32: 0, torch.bfloat16: 1}
 _GATED_UNIT, _BLOCK, _MOST_HEAD_DIM = 64, 32, 512
@@ -43,6 +51,14 @@ def check(spec: ModelSpec, page_size: int) -> None:
         raise NativeError(f"a page size of {page_size} is no multiple of {LANES}")
 
 
+class Part(NamedTuple):
+    """A weight within a packed matrix: its channels come in runs of 16, from `first` on every `spread`."""
+
+    weight: torch.Tensor
+    first: int
+    spread: int
+
+
 class NativeDecoder:
     """A model over paged KV, as `Decoder`; the logits that a call returns hold until the next."""
 
@@ -54,6 +70,8 @@ class NativeDecoder:
         self._weights = weights
         self._pool = pool
         self._blocks = BlockLoader(spec, weights)
+        self._format = FORMATS[dtype]
+        self.formats: Counter[Format] = Counter()  # of packed matrices
         self._embedding = weights.stored("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
         self._logits = torch.empty(0)
         self._model: int | None = self._library.loom_create(ctypes.byref(self._shape(dtype, threads)))
@@ -119,7 +137,7 @@ class NativeDecoder:
             vocabulary=spec.vocab_size,
             page_size=pool.page_size,
             threads=threads,
-            format=FORMATS[dtype],
+            format=self._format,
             activation=_ACTIVATIONS[spec.activation],
             embedding_stored=_STORED[self._embedding.dtype],
             norm_epsilon=spec.norm_eps,
@@ -176,36 +194,39 @@ class NativeDecoder:
         self._vector(last, VectorKind.FINAL_NORM, self._blocks.norm("model.norm", spec.hidden_size))
         shape = (spec.vocab_size, spec.hidden_size)
         head = self._embedding if spec.tied_head else self._weights.stored("lm_head.weight", *shape)
-        self._reserve(last, MatrixKind.HEAD, *shape)
-        self._pack(last, MatrixKind.HEAD, head, 0, LANES)
+        self._pack(last, MatrixKind.HEAD, spec.vocab_size, [Part(head, 0, LANES)])
 
     def _join(self, layer: int, kind: MatrixKind, module: str, parts: dict[str, int], width: int) -> None:
-        self._reserve(layer, kind, sum(parts.values()), width)
-        first = 0
+        """One after the other."""
+        placed, first = [], 0
         for name, rows in parts.items():
-            self._pack(
-                layer, kind, self._weights.stored(f"{module}.{name}_proj.weight", rows, width), first, LANES
-            )
+            weight = self._weights.stored(f"{module}.{name}_proj.weight", rows, width)
+            placed.append(Part(weight, first, LANES))
             first += rows
+        self._pack(layer, kind, first, placed)
 
     def _interleave(self, layer: int, module: str, inner: int) -> None:
         """Gate and up channels alternate in runs of 16."""
-        width = self._spec.hidden_size
-        self._reserve(layer, MatrixKind.GATE_UP, 2 * -(-inner // _GATED_UNIT) * _GATED_UNIT, width)
-        for first, name in ((0, "gate"), (LANES, "up")):
-            weight = self._weights.stored(f"{module}.{name}_proj.weight", inner, width)
-            self._pack(layer, MatrixKind.GATE_UP, weight, first, 2 * LANES)
+        shape = (inner, self._spec.hidden_size)
+        parts = [
+            Part(self._weights.stored(f"{module}.{name}_proj.weight", *shape), first, 2 * LANES)
+            for first, name in ((0, "gate"), (LANES, "up"))
+        ]
+        self._pack(layer, MatrixKind.GATE_UP, 2 * -(-inner // _GATED_UNIT) * _GATED_UNIT, parts)
 
-    def _reserve(self, layer: int, kind: MatrixKind, channels: int, inputs: int) -> None:
-        self._must(self._library.loom_shape_matrix(self._model, layer, kind, channels, inputs))
+    def _pack(self, layer: int, kind: MatrixKind, channels: int, parts: list[Part]) -> None:
+        inputs = parts[0].weight.shape[1]
+        held = self._format
+        if held is Format.INT8 and all(self.in_levels(part.weight) for part in parts):
+            held = Format.INT4  # the source had no more
+        self.formats[held] += 1
+        self._must(self._library.loom_shape_matrix(self._model, layer, kind, held, channels, inputs))
+        for weight, first, spread in parts:
+            self._must(self._library.loom_pack(self._model, layer, kind, *_source(weight), first, spread))
 
-    def _pack(self, layer: int, kind: MatrixKind, weight: torch.Tensor, first: int, spread: int) -> None:
-        stored = _STORED[weight.dtype]
-        self._must(
-            self._library.loom_pack(
-                self._model, layer, kind, weight.data_ptr(), stored, len(weight), first, spread
-            )
-        )
+    def in_levels(self, weight: torch.Tensor) -> bool:
+        """Whether four bits hold a weight as well as bfloat16 does, in blocks of 32 each with two numbers."""
+        return bool(self._library.loom_in_levels(self._model, *_source(weight)))
 
     def _bias(self, module: str, name: str, size: int) -> torch.Tensor:
         return self._weights.take(f"{module}.{name}_proj.bias", size, dtype=torch.float32)
@@ -217,6 +238,10 @@ class NativeDecoder:
     def _must(self, failed: int) -> None:
         if failed:
             raise MemoryError("the native engine has no memory")
+
+
+def _source(weight: torch.Tensor) -> tuple[int, int, int, int]:
+    return weight.data_ptr(), _STORED[weight.dtype], *weight.shape
 
 
 def _padded(values: torch.Tensor, multiple: int) -> torch.Tensor:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 _Ints = POINTER(c_int64)
 
 
+class Format(IntEnum):
+    """How numbers are kept; the last is of weights only."""
+
+    FLOAT32, BFLOAT16, INT8, INT4 = range(4)
+
+
 class MatrixKind(IntEnum):
     """A layer's packed weights; the head is one of the last layer's."""
 
@@ -94,8 +100,9 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "loom_add_rope": (None, (c_void_p, c_void_p)),
     "loom_set_layer": (None, (c_void_p, c_int, c_int, c_int, c_int)),
     "loom_set_vector": (None, (c_void_p, c_int, c_int, c_void_p, c_int, c_int)),
-    "loom_shape_matrix": (c_int, (c_void_p, c_int, c_int, c_int, c_int)),
-    "loom_pack": (c_int, (c_void_p, c_int, c_int, c_void_p, c_int, c_int, c_int, c_int)),
+    "loom_in_levels": (c_int, (c_void_p, c_void_p, c_int, c_int, c_int)),
+    "loom_shape_matrix": (c_int, (c_void_p, c_int, c_int, c_int, c_int, c_int)),
+    "loom_pack": (c_int, (c_void_p, c_int, c_int, c_void_p, c_int, c_int, c_int, c_int, c_int)),
     "loom_sample": (c_int, (c_void_p, POINTER(SampleInput))),
     "loom_products": (c_int, (c_void_p, c_int)),
     "loom_step": (c_int, (c_void_p, POINTER(StepInput))),
