@@ -52,8 +52,8 @@ class Throughput:
 class Arrival:
     """A long prompt arrives among running streams: the figures are theirs, `long_ttft_ms` is its own.
 
-    `longest_gap_ms` is theirs from its arrival to its first token; `gap_of_allowed` is that over the larger
-    of 2.5 times their median gap and 75 ms.
+    `longest_gap_ms` is of those that had text with every token, from its arrival to its first token;
+    `gap_of_allowed` is that over the larger of 2.5 times their median gap and 75 ms.
     """
 
     name: str
@@ -89,7 +89,9 @@ def of_arrival(streams: list[Stream], late: Stream) -> dict[str, float]:
     found = summary(streams, last - streams[0].sent)
     if late.failure:
         return found | {"failed": found["failed"] + 1}
-    gaps = [gap for stream in streams for gap in stream.gaps_within(late.sent, late.arrivals[0])]
+    # A character of several tokens is text only after the last of them: no gap of the server's.
+    whole = [stream for stream in streams if len(stream.arrivals) == stream.output_tokens] or streams
+    gaps = [gap for stream in whole for gap in stream.gaps_within(late.sent, late.arrivals[0])]
     longest_ms = 1e3 * max(gaps, default=0.0)
     return found | {
         "longest_gap_ms": longest_ms,

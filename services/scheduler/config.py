@@ -14,7 +14,7 @@ class SchedulerConfig(ServiceConfig):
     pipeline_depth: int = Field(default=1, ge=1, le=2)
     chunk_tokens: int = Field(default=128, ge=1)
     # Of a step that computes prompts beside decodes: the gap in the streams that run.
-    step_target_s: float = Field(default=0.055, gt=0)
+    step_target_s: float = Field(default=0.045, gt=0)
     # Callers who cannot wait that long say so with a deadline.
     max_queue_s: float = Field(default=120.0, gt=0)
     lease_s: float = Field(default=10.0, gt=0)
