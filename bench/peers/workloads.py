@@ -52,8 +52,9 @@ class Throughput:
 class Arrival:
     """A long prompt arrives among running streams: the figures are theirs, `long_ttft_ms` is its own.
 
-    `longest_gap_ms` is of those that had text with every token, from its arrival to its first token;
-    `gap_of_allowed` is that over the larger of 2.5 times their median gap and 75 ms.
+    `longest_gap_ms` is of the `gap_streams` that had text with every token, or of all where none had, from
+    its arrival to its first token; `gap_of_allowed` is that over the larger of 2.5 times their median gap
+    and 75 ms.
     """
 
     name: str
@@ -89,12 +90,14 @@ def of_arrival(streams: list[Stream], late: Stream) -> dict[str, float]:
     found = summary(streams, last - streams[0].sent)
     if late.failure:
         return found | {"failed": found["failed"] + 1}
-    # A character of several tokens is text only after the last of them: no gap of the server's.
+    # A special token has no text, and a character of several tokens only after the last: that is no gap of
+    # the server's. What holds all streams up still shows in the others, or in all where it joined events.
     whole = [stream for stream in streams if len(stream.arrivals) == stream.output_tokens] or streams
     gaps = [gap for stream in whole for gap in stream.gaps_within(late.sent, late.arrivals[0])]
     longest_ms = 1e3 * max(gaps, default=0.0)
     return found | {
         "longest_gap_ms": longest_ms,
+        "gap_streams": len(whole),
         "gap_of_allowed": longest_ms / max(2.5 * found["itl_p50_ms"], 75.0),
         "long_ttft_ms": 1e3 * late.ttft,
     }

@@ -14,6 +14,7 @@
 
 namespace loom {
 
+// Mirrored in services/worker/engine/native/library.py.
 enum class Format : int { kFloat = 0, kBfloat = 1, kInt8 = 2, kInt4 = 3 };  // the last of weights only
 enum class Stored : int { kFloat = 0, kBfloat = 1 };
 
@@ -127,10 +128,12 @@ struct Matrix {
 
   static float set_levels(char* span, int half, int lane, const float* weights) {
     const Levels levels = levels_of(weights).value_or(Levels{});
-    for (int k = 0; k < kGroup; k++) {
-      char& both = span[(k / 4 * kBlock + lane) * 4 + k % 4];
-      const int level = levels.of(weights[k]);
-      both = (char)(half ? (both & 0x0f) | level << 4 : (both & 0xf0) | level);
+    for (int from = 0; from < kGroup; from += kLanes) {
+      const Ints numbers = levels.of(load(weights + from));
+      for (int i = 0; i < kLanes; i++) {
+        char& both = span[((from + i) / 4 * kBlock + lane) * 4 + i % 4];
+        both = (char)(half ? (both & 0x0f) | numbers[i] << 4 : (both & 0xf0) | numbers[i]);
+      }
     }
     const uint16_t middle = to_bf16(levels.low + levels.step * (kLevels / 2));
     std::memcpy(span + bytes_of_numbers(Format::kInt4) + 2 * kBlock * 4 + lane * 4 + half * 2, &middle, 2);

@@ -60,12 +60,13 @@ def test_the_longest_gap_is_the_one_that_the_long_prompt_made():
     assert found["gap_of_allowed"] == pytest.approx(300 / (2.5 * found["itl_p50_ms"]))
 
 
-def test_text_that_comes_with_every_second_token_only_is_no_gap_of_the_server() -> None:
+def test_a_token_without_text_makes_no_gap_of_the_server():
     whole = Stream(sent=0.0, arrivals=[1.0, 1.1, 1.2, 1.3, 1.4], output_tokens=5, text="a")
     paired = Stream(sent=0.0, arrivals=[1.0, 1.2, 1.4], output_tokens=5, text="a")
     late = Stream(sent=1.0, arrivals=[1.4], output_tokens=1, text="a")
-    assert of_arrival([whole, paired], late)["longest_gap_ms"] == pytest.approx(100)
-    assert of_arrival([paired], late)["longest_gap_ms"] == pytest.approx(200)
+    found = of_arrival([whole, paired], late)
+    assert (found["longest_gap_ms"], found["gap_streams"]) == (pytest.approx(100), 1)
+    assert of_arrival([paired, paired], late)["longest_gap_ms"] == pytest.approx(200)
 
 
 def test_a_long_prompt_that_fails_counts_and_leaves_its_figures_out():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -71,7 +70,6 @@ class NativeDecoder:
         self._pool = pool
         self._blocks = BlockLoader(spec, weights)
         self._format = FORMATS[dtype]
-        self.formats: Counter[Format] = Counter()  # of packed matrices
         self._embedding = weights.stored("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
         self._logits = torch.empty(0)
         self._model: int | None = self._library.loom_create(ctypes.byref(self._shape(dtype, threads)))
@@ -219,7 +217,6 @@ class NativeDecoder:
         held = self._format
         if held is Format.INT8 and all(self.in_levels(part.weight) for part in parts):
             held = Format.INT4  # the source had no more
-        self.formats[held] += 1
         self._must(self._library.loom_shape_matrix(self._model, layer, kind, held, channels, inputs))
         for weight, first, spread in parts:
             self._must(self._library.loom_pack(self._model, layer, kind, *_source(weight), first, spread))
