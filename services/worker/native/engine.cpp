@@ -1,4 +1,6 @@
 // The interface that services/worker/engine/native/library.py calls.
+#include <numeric>
+
 #include "forward.h"
 #include "sampling.h"
 
@@ -73,18 +75,19 @@ class Model {
   }
 
   void step(const StepInput& input) {
-    fit(input.tokens);
-    auto step = std::make_shared<Step>();
-    step->input = input;
-    plan(*step);
-    run(step, [](const auto& forward, Team::Walk& walk) { forward.run(walk); });
+    run(planned(input), [](const auto& forward, Team::Walk& walk) { forward.run(walk); });
   }
 
   void products(int rows) {
-    fit(rows);
-    auto step = std::make_shared<Step>();
-    step->input.tokens = step->input.sampled = rows;
-    run(step, [](const auto& forward, Team::Walk& walk) { forward.products(walk); });
+    const std::vector<int64_t> zeros(rows, 0), ones(rows, 1);
+    std::vector<int64_t> all(rows);
+    std::iota(all.begin(), all.end(), 0);
+    StepInput input{};
+    input.tokens = input.rows = input.sampled = rows;
+    input.positions = zeros.data();
+    input.counts = ones.data();
+    input.sampled_at = all.data();
+    run(planned(input), [](const auto& forward, Team::Walk& walk) { forward.products(walk); });
   }
 
   void draw(const SampleInput& input) {
@@ -92,14 +95,22 @@ class Model {
   }
 
  private:
+  // Tokens that each thread needs of its own for each byte of a weight and each thread: with fewer, reading the
+  // weights once for every thread takes longer than computing does. Measured with two.
+  static constexpr int kTokensOfShare = 2;
+  // Numbers of products that take as long as fetching one number of keys or values from memory.
+  static constexpr float kReading = 24;
+
   template <typename Program>
   void run(std::shared_ptr<Step> step, const Program& program) {
-    team_->run([this, step, program](Team::Walk& walk) {
-      if (shape_.format == Format::kFloat)
-        program(Forward<float>(shape_, layers_, ropes_, space_, *step), walk);
-      else
-        program(Forward<uint16_t>(shape_, layers_, ropes_, space_, *step), walk);
-    });
+    team_->run(
+        [this, step, program](Team::Walk& walk) {
+          if (shape_.format == Format::kFloat)
+            program(Forward<float>(shape_, layers_, ropes_, space_, *step, walk.share()), walk);
+          else
+            program(Forward<uint16_t>(shape_, layers_, ropes_, space_, *step, walk.share()), walk);
+        },
+        (int)step->shares.size());
   }
 
   // Every thread takes some channels, as floats, padded with zeros.
@@ -117,23 +128,76 @@ class Model {
     });
   }
 
+  std::shared_ptr<Step> planned(const StepInput& input) {
+    fit(input.tokens);
+    auto step = std::make_shared<Step>();
+    step->input = input;
+    for (int row = 0, token = 0; row < input.rows; token += (int)input.counts[row++]) step->first_token.push_back(token);
+    share_out(*step);
+    for (Share& share : step->shares) list_tasks(*step, share);
+    return step;
+  }
+
+  // Cut the tokens into one share for each thread, of about the same work, if there are enough of them.
+  void share_out(Step& step) const {
+    const StepInput& input = step.input;
+    const int threads = team_->threads();
+    const int most = input.tokens >= kTokensOfShare * bytes_of(shape_.format) * threads * threads ? threads : 1;
+    const std::vector<float> work = work_of(input);
+    const float all = std::accumulate(work.begin(), work.end(), 0.0f);
+    float done = 0;
+    step.shares.resize(1);
+    for (int token = 0; token < input.tokens; token++) {
+      Share& share = step.shares.back();
+      share.end = token + 1;
+      done += work[token];
+      const int count = (int)step.shares.size();
+      if (count == most || token + 1 == input.tokens || done < all * count / most) continue;
+      step.shares.emplace_back();
+      step.shares.back().first = token + 1;
+    }
+    for (Share& share : step.shares) {
+      const int64_t *sampled = input.sampled_at, *end = sampled + input.sampled;
+      share.first_sampled = (int)(std::lower_bound(sampled, end, share.first) - sampled);
+      share.end_sampled = (int)(std::lower_bound(sampled, end, share.end) - sampled);
+    }
+  }
+
+  // Of each token, in numbers of products. Tokens of one row read its keys and values together.
+  std::vector<float> work_of(const StepInput& input) const {
+    float products = 0;
+    for (const Layer& layer : layers_)
+      for (int kind = kQkv; kind < kHead; kind++) products += layer.matrices[kind].numbers();
+    const float position = 2.0f * shape_.layers * shape_.kv_heads * shape_.head_dim;
+    std::vector<float> work;
+    for (int row = 0; row < input.rows; row++)
+      for (int i = 0; i < input.counts[row]; i++) {
+        const float reading = input.counts[row] > 1 ? 1 : kReading;
+        work.push_back(products + reading * position * (input.positions[work.size()] + 1));
+      }
+    for (int at = 0; at < input.sampled; at++) work[input.sampled_at[at]] += layers_.back().matrices[kHead].numbers();
+    return work;
+  }
+
   // Rows of many tokens come first, their last tiles, which see most, before the others.
-  void plan(Step& step) const {
+  void list_tasks(const Step& step, Share& share) const {
     const StepInput& input = step.input;
     const int group = shape_.heads / shape_.kv_heads;
-    int token = 0;
-    for (int row = 0; row < input.rows; row++) {
-      step.first_token.push_back(token);
-      for (int i = 0; input.counts[row] > 1 && i < input.counts[row]; i++) step.shared_tokens.push_back(token + i);
-      token += (int)input.counts[row];
-    }
+    const auto own = (int)(&share - step.shares.data());
+    share.waits_for = own;
     for (const bool many : {true, false})
       for (int row = 0; row < input.rows; row++) {
-        const int queries = (int)input.counts[row] * group;
-        if ((input.counts[row] > 1) != many) continue;
-        for (int first = (queries - 1) / kQueryTile * kQueryTile; first >= 0; first -= kQueryTile)
+        const int begin = step.first_token[row], count = (int)input.counts[row];
+        const int first = std::max(begin, share.first), end = std::min(begin + count, share.end);
+        if ((count > 1) != many || first >= end) continue;
+        if (many) {
+          for (int token = first; token < end; token++) share.shared_tokens.push_back(token);
+          while (step.shares[share.waits_for].first > begin) share.waits_for--;
+        }
+        const int low = (first - begin) * group, high = (end - begin) * group;
+        for (int from = low + (high - low - 1) / kQueryTile * kQueryTile; from >= low; from -= kQueryTile)
           for (int head = 0; head < shape_.kv_heads; head++)
-            step.tiles.push_back({row, head, first, std::min(kQueryTile, queries - first)});
+            share.tiles.push_back({row, head, from, std::min(kQueryTile, high - from)});
       }
   }
 
@@ -153,6 +217,7 @@ class Model {
     space_.sin = space_.cos;
     space_.normed = Rows(shape_.format, size, shape_.hidden);
     space_.attention = Rows(shape_.format, size, (int)heads);
+    space_.last = Rows(shape_.format, size, shape_.hidden);
     space_.gated = Rows(shape_.format, size, (int)up_to(inner, kGatedUnit));
   }
 

@@ -21,26 +21,39 @@ struct QueryTile {
   int row, kv_head, first, count;
 };
 
-struct Step {
-  StepInput input;
-  std::vector<int> first_token;    // of each row
+// Tokens in a row that one thread begins with, and what is to do of them.
+struct Share {
+  int first = 0, end = 0, first_sampled = 0, end_sampled = 0;
+  int waits_for = 0;               // first of the shares whose keys this one reads; its own number if there are none
   std::vector<int> shared_tokens;  // tokens whose keys other tasks of the step read
   std::vector<QueryTile> tiles;
+};
+
+struct Step {
+  StepInput input;
+  std::vector<int> first_token;  // of each row
+  std::vector<Share> shares;
 };
 
 // Numbers of one step between its phases.
 struct Workspace {
   int capacity = 0, inner = 0;
   std::vector<float> residual, qkv, attended, out, cos, sin;
-  Rows normed, attention, gated;
+  Rows normed, attention, gated, last;
 };
 
 template <typename T>
 class Forward {
  public:
   Forward(const ModelShape& shape, const std::vector<Layer>& layers, const std::vector<std::vector<float>>& ropes,
-          Workspace& space, const Step& step)
-      : shape_(shape), layers_(layers), ropes_(ropes), space_(space), step_(step), input_(step.input) {
+          Workspace& space, const Step& step, int share)
+      : shape_(shape),
+        layers_(layers),
+        ropes_(ropes),
+        space_(space),
+        step_(step),
+        input_(step.input),
+        share_(step.shares[share]) {
     attention_ = {shape.head_dim, shape.page_size, shape.kv_heads, shape.attention_scale, shape.attention_cap};
     hidden_stride_ = (int)up_to(shape.hidden, kMultiple);
     qkv_stride_ = (int)up_to((shape.heads + 2 * shape.kv_heads) * shape.head_dim, kBlock);
@@ -49,50 +62,63 @@ class Forward {
   static int phases(int layers) { return 4 + 9 * layers; }
 
   void run(Team::Walk& walk) const {
-    if (!by_token(walk, input_.tokens, [&](int token) { begin(token); })) return;
+    if (!by_token(walk, [&](int token) { begin(token); })) return;
     for (int index = 0; index < shape_.layers; index++)
       if (!layer(walk, index)) return;
     const Layer& last = layers_.back();
-    if (!by_token(walk, input_.sampled, [&](int at) { final_norm(last, at); })) return;
-    multiply(walk, space_.normed, input_.sampled, last.matrices[kHead], [&](int row, int channel, const float* values) {
+    const int first = share_.first_sampled, end = share_.end_sampled;
+    if (!each(walk, first, end, [&](int at) { final_norm(last, at); })) return;
+    multiply(walk, space_.last, first, end, last.matrices[kHead], [&](int row, int channel, const float* values) {
       put_logits(row, channel, values);
     });
   }
 
-  // The products of a step of so many tokens, of whatever the rows hold, and nothing else: what they cost alone.
+  // The products of a share, of whatever the rows hold, and nothing else: what they cost alone.
   void products(Team::Walk& walk) const {
     const auto drop = [](int, int, const float*) {};
-    const int tokens = input_.tokens;
     for (const Layer& layer : layers_)
-      if (!multiply(walk, space_.normed, tokens, layer.matrices[kQkv], drop) ||
-          !multiply(walk, space_.attention, tokens, layer.matrices[kAttentionOut], drop) ||
-          !multiply<true>(walk, space_.normed, tokens, layer.matrices[kGateUp], drop) ||
-          !multiply(walk, space_.gated, tokens, layer.matrices[kDown], drop))
+      if (!multiply(walk, space_.normed, layer.matrices[kQkv], drop) ||
+          !multiply(walk, space_.attention, layer.matrices[kAttentionOut], drop) ||
+          !multiply<true>(walk, space_.normed, layer.matrices[kGateUp], drop) ||
+          !multiply(walk, space_.gated, layer.matrices[kDown], drop))
         return;
-    multiply(walk, space_.normed, input_.sampled, layers_.back().matrices[kHead], drop);
+    multiply(walk, space_.last, share_.first_sampled, share_.end_sampled, layers_.back().matrices[kHead], drop);
   }
 
  private:
   static constexpr int kRowsAtOnce = 96, kTokensAtOnce = 4, kMaxBlocks = 4;
 
+  static int chunks_of(int count) { return (count + kTokensAtOnce - 1) / kTokensAtOnce; }
+
   template <typename Task>
-  static bool by_token(Team::Walk& walk, int tokens, const Task& task) {
-    return walk.phase((tokens + kTokensAtOnce - 1) / kTokensAtOnce, [&](int index) {
-      const int end = std::min(tokens, (index + 1) * kTokensAtOnce);
-      for (int token = index * kTokensAtOnce; token < end; token++) task(token);
+  static bool each(Team::Walk& walk, int first, int end, const Task& task) {
+    return walk.phase(chunks_of(end - first), [&](int index) {
+      const int from = first + index * kTokensAtOnce, to = std::min(end, from + kTokensAtOnce);
+      for (int at = from; at < to; at++) task(at);
     });
+  }
+
+  template <typename Task>
+  bool by_token(Team::Walk& walk, const Task& task) const {
+    return each(walk, share_.first, share_.end, task);
+  }
+
+  template <bool kWide = false, typename Finish>
+  bool multiply(Team::Walk& walk, const Rows& rows, const Matrix& matrix, const Finish& finish) const {
+    return multiply<kWide>(walk, rows, share_.first, share_.end, matrix, finish);
   }
 
   // Multiply rows by a matrix; finish(row, channel, values) takes 32 * kMaxBlocks channels at a time, or 32.
   template <bool kWide = false, typename Finish>
-  bool multiply(Team::Walk& walk, const Rows& rows, int count, const Matrix& matrix, const Finish& finish) const {
+  bool multiply(Team::Walk& walk, const Rows& rows, int first_row, int end_row, const Matrix& matrix,
+                const Finish& finish) const {
     const int blocks = matrix.blocks();
     const int together = kWide ? kMaxBlocks : blocks > 256 ? kMaxBlocks : 1;
     const int units = (blocks + together - 1) / together;
-    const int chunks = (count + kRowsAtOnce - 1) / kRowsAtOnce;
+    const int chunks = (end_row - first_row + kRowsAtOnce - 1) / kRowsAtOnce;
     const int tile = tile_of(matrix.format);
     return walk.phase(units * chunks, [&](int index) {
-      const int first = index / units * kRowsAtOnce, end = std::min(count, first + kRowsAtOnce);
+      const int first = first_row + index / units * kRowsAtOnce, end = std::min(end_row, first + kRowsAtOnce);
       const int first_block = index % units * together, end_block = std::min(blocks, first_block + together);
       const int tiles = (end - first + tile - 1) / tile, step = tiles ? (end - first + tiles - 1) / tiles : 1;
       if constexpr (kWide) {
@@ -118,21 +144,20 @@ class Forward {
   bool layer(Team::Walk& walk, int index) const {
     const Layer& layer = layers_[index];
     const Layer* before = index ? &layers_[index - 1] : nullptr;
-    const int tokens = input_.tokens;
-    if (!by_token(walk, tokens, [&](int token) {
+    if (!by_token(walk, [&](int token) {
           if (before) join(token, before->vector(kMlpOutNorm));
           norm(token, layer.vector(kAttentionNorm));
         }))
       return false;
     const float* bias = layer.vector(kQkvBias);
-    if (!multiply(walk, space_.normed, tokens, layer.matrices[kQkv], [&](int row, int channel, const float* values) {
+    if (!multiply(walk, space_.normed, layer.matrices[kQkv], [&](int row, int channel, const float* values) {
           put(&space_.qkv[(size_t)row * qkv_stride_ + channel], values, bias ? bias + channel : nullptr);
         }))
       return false;
     return attention(walk, index) &&
            residual(walk, space_.attention, layer.matrices[kAttentionOut], layer.vector(kAttentionOutBias),
                     layer.vector(kAttentionOutNorm)) &&
-           by_token(walk, tokens,
+           by_token(walk,
                     [&](int token) {
                       join(token, layer.vector(kAttentionOutNorm));
                       norm(token, layer.vector(kMlpNorm));
@@ -144,17 +169,19 @@ class Forward {
   bool attention(Team::Walk& walk, int index) const {
     const Layer& layer = layers_[index];
     const int dim = shape_.head_dim;
-    if (!step_.shared_tokens.empty() && !by_token(walk, (int)step_.shared_tokens.size(), [&](int at) {
-          const int token = step_.shared_tokens[at];
-          const int row = row_of(token);
+    const std::vector<int>& shared = share_.shared_tokens;
+    if (!each(walk, 0, (int)shared.size(), [&](int at) {
+          const int token = shared[at], row = row_of(token);
           for (int head = 0; head < shape_.heads; head++) turn(layer, token, head_of(token, head), kQueryNorm);
           for (int head = 0; head < shape_.kv_heads; head++) write(index, row, token, head);
         }))
       return false;
+    for (int share = share_.waits_for; share < walk.share(); share++)
+      if (!walk.after(share, chunks_of((int)step_.shares[share].shared_tokens.size()))) return false;
     const bool direct = shape_.format != Format::kInt8 || dim % kSpan == 0;
-    if (!walk.phase((int)step_.tiles.size(), [&](int at) { attend_tile(index, step_.tiles[at], direct); })) return false;
+    if (!walk.phase((int)share_.tiles.size(), [&](int at) { attend_tile(index, share_.tiles[at], direct); })) return false;
     if (direct) return true;
-    return by_token(walk, input_.tokens, [&](int token) {
+    return by_token(walk, [&](int token) {
       const int width = (int)up_to(shape_.heads * dim, kMultiple);
       space_.attention.put(token, 0, width, &space_.attended[(size_t)token * width]);
     });
@@ -192,7 +219,7 @@ class Forward {
 
   bool gate_up(Team::Walk& walk, const Layer& layer) const {
     const float* bias = layer.vector(kGateUpBias);
-    return multiply<true>(walk, space_.normed, input_.tokens, layer.matrices[kGateUp],
+    return multiply<true>(walk, space_.normed, layer.matrices[kGateUp],
                           [&](int row, int channel, const float* values) {
                             alignas(64) float gated[kGatedUnit];
                             for (int block = 0; block < kMaxBlocks; block++) {
@@ -211,7 +238,7 @@ class Forward {
 
   // The product joins the residual stream at once, or waits in `out` to be normed first.
   bool residual(Team::Walk& walk, const Rows& rows, const Matrix& matrix, const float* bias, const float* normed) const {
-    return multiply(walk, rows, input_.tokens, matrix, [&](int row, int channel, const float* values) {
+    return multiply(walk, rows, matrix, [&](int row, int channel, const float* values) {
       const size_t at = (size_t)row * hidden_stride_ + channel;
       const float* offset = bias ? bias + channel : nullptr;
       if (normed)
@@ -263,22 +290,22 @@ class Forward {
       store(row + i, load(row + i) + load(out + i) * scale * load(weight + i));
   }
 
-  void norm(int token, const float* weight) const { norm(token, token, weight); }
+  void norm(int token, const float* weight) const { norm(token, weight, space_.normed, token); }
 
-  void norm(int token, int to, const float* weight) const {
+  void norm(int token, const float* weight, Rows& rows, int to) const {
     static thread_local std::vector<float> normed;
     normed.resize(hidden_stride_);
     const float* row = &space_.residual[(size_t)token * hidden_stride_];
     const float scale = scale_of(row, shape_.hidden);
     for (int i = 0; i < shape_.hidden; i += kLanes) store(&normed[i], load(row + i) * scale * load(weight + i));
     for (int i = shape_.hidden; i < hidden_stride_; i++) normed[i] = 0;
-    space_.normed.put(to, 0, hidden_stride_, normed.data());
+    rows.put(to, 0, hidden_stride_, normed.data());
   }
 
   void final_norm(const Layer& last, int at) const {
     const int token = (int)input_.sampled_at[at];
     join(token, last.vector(kMlpOutNorm));
-    norm(token, at, last.vector(kFinalNorm));
+    norm(token, last.vector(kFinalNorm), space_.last, at);
   }
 
   void put_logits(int row, int channel, const float* values) const {
@@ -349,6 +376,7 @@ class Forward {
   Workspace& space_;
   const Step& step_;
   const StepInput& input_;
+  const Share& share_;
   AttentionShape attention_;
   int hidden_stride_, qkv_stride_;
 };

@@ -18,6 +18,9 @@ namespace loom {
 enum class Format : int { kFloat = 0, kBfloat = 1, kInt8 = 2, kInt4 = 3 };  // the last of weights only
 enum class Stored : int { kFloat = 0, kBfloat = 1 };
 
+// Of a number in a row.
+inline int bytes_of(Format format) { return format == Format::kFloat ? 4 : format == Format::kBfloat ? 2 : 1; }
+
 constexpr int kBlock = 32;   // output channels that are packed side by side
 constexpr int kSpan = 2 * kGroup;  // inputs that share one scale of int8 activations
 constexpr int kMultiple = kSpan;   // inputs are padded to it
@@ -60,6 +63,7 @@ struct Matrix {
 
   int blocks() const { return (channels + kBlock - 1) / kBlock; }
   const char* block(int index) const { return data + index * block_bytes; }
+  float numbers() const { return (float)channels * inputs; }
   size_t bytes() const { return blocks() * block_bytes; }
 
   static size_t bytes_of_block(Format format, int padded_inputs) {
@@ -147,7 +151,7 @@ class Rows {
  public:
   Rows() = default;
   Rows(Format format, int rows, int inputs) : format_(format), width_((int)up_to(inputs, kMultiple)) {
-    row_bytes_ = (size_t)width_ * (format == Format::kFloat ? 4 : format == Format::kBfloat ? 2 : 1);
+    row_bytes_ = (size_t)width_ * bytes_of(format);
     // Rows a power of two apart would all fall into the same few sets of the cache.
     if (row_bytes_ % 1024 == 0) row_bytes_ += 64;
     values_ = Memory(rows * row_bytes_);

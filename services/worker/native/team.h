@@ -1,4 +1,4 @@
-// Threads that walk through the phases of a step together, and sleep between steps.
+// Threads that walk through the phases of a step, and sleep between steps.
 #pragma once
 
 #include <atomic>
@@ -12,19 +12,21 @@
 
 namespace loom {
 
-// A phase ends when its tasks are done, not when every thread has come: one that the system has taken off its
-// core delays nobody unless it holds a task. What it then finds is claimed already, or of a later step.
+// A step is cut into shares, each with the same phases. A thread begins with the share that is its own, alone as long
+// as the others have theirs to do, and then joins the others where they are. A phase ends when its tasks are done, not
+// when every thread has come: one that the system has taken off its core delays nobody unless it holds a task. What it
+// then finds is claimed already, or of a later step.
 class Team {
  public:
   // Where there is a core for each thread, helpers keep to theirs: the system may leave two that wait for each other
   // on one core for good, and a step then takes half as long again.
-  Team(int threads, int phases) : phases_(new Phase[phases]), phase_count_(phases) {
+  Team(int threads, int phases) : phases_(new Phase[threads * phases]), threads_(threads), phase_count_(phases) {
     const std::vector<int> cores = cores_at_hand();
     const bool enough = (int)cores.size() == threads;
     for (int i = 1; i < threads; i++)
-      helpers_.emplace_back([this, core = enough ? cores[i] : kAnyCore] {
+      helpers_.emplace_back([this, i, core = enough ? cores[i] : kAnyCore] {
         keep_to(core);
-        help();
+        help(i);
       });
   }
 
@@ -35,13 +37,17 @@ class Team {
     for (std::thread& helper : helpers_) helper.join();
   }
 
-  // One thread's walk through one step.
+  int threads() const { return threads_; }
+
+  // One thread's walk through one share of a step.
   class Walk {
    public:
-    // Run task(0 .. count - 1), shared with the other threads; false when the step is over already.
+    int share() const { return share_; }
+
+    // Run task(0 .. count - 1), together with the threads that have joined; false when the step is over already.
     template <typename Task>
     bool phase(int count, const Task& task) {
-      Phase& phase = team_.phases_[next_++];
+      Phase& phase = team_.phase(share_, next_++);
       uint64_t seen = phase.claimed.load(std::memory_order_acquire);
       while (true) {
         if ((seen >> 32) != epoch_) return false;
@@ -52,14 +58,18 @@ class Team {
         phase.done.fetch_add(1, std::memory_order_acq_rel);
         seen = phase.claimed.load(std::memory_order_acquire);
       }
-      return wait(phase, (epoch_ << 32) | (uint32_t)count);
+      return wait(phase, count);
     }
+
+    // Wait until an earlier share, too, is through the phase that this one has just ended, of `count` tasks there.
+    bool after(int share, int count) const { return wait(team_.phase(share, next_ - 1), count); }
 
    private:
     friend class Team;
-    Walk(Team& team, uint64_t epoch) : team_(team), epoch_(epoch) {}
+    Walk(Team& team, uint64_t epoch, int share) : team_(team), epoch_(epoch), share_(share) {}
 
-    bool wait(const auto& phase, uint64_t all) const {
+    bool wait(const auto& phase, int count) const {
+      const uint64_t all = (epoch_ << 32) | (uint32_t)count;
       for (int spins = 0;; spins++) {
         const uint64_t done = phase.done.load(std::memory_order_acquire);
         if (done == all) return true;
@@ -73,23 +83,24 @@ class Team {
 
     Team& team_;
     const uint64_t epoch_;
+    const int share_;
     int next_ = 0;
   };
 
-  // Let every thread run `program`; returns when this one has.
-  void run(std::function<void(Walk&)> program) {
+  // Let every thread run `program` for its own share, then for the others'; returns when all are done. A share may wait
+  // for those before it.
+  void run(std::function<void(Walk&)> program, int shares = 1) {
     const uint32_t epoch = epoch_.load() + 1;
-    for (int i = 0; i < phase_count_; i++) {
+    for (int i = 0; i < shares * phase_count_; i++) {
       phases_[i].claimed.store((uint64_t)epoch << 32, std::memory_order_release);
       phases_[i].done.store((uint64_t)epoch << 32, std::memory_order_release);
     }
     // A late helper may still hold the program of the step before.
-    auto shared = std::make_shared<std::function<void(Walk&)>>(std::move(program));
+    auto shared = std::make_shared<const Program>(Program{std::move(program), shares});
     std::atomic_store(&program_, shared);
     epoch_.store(epoch, std::memory_order_release);
     epoch_.notify_all();
-    Walk walk(*this, epoch);
-    (*shared)(walk);
+    work(*shared, epoch, 0);
   }
 
  private:
@@ -99,6 +110,20 @@ class Team {
     alignas(64) std::atomic<uint64_t> claimed{0};
     alignas(64) std::atomic<uint64_t> done{0};
   };
+
+  struct Program {
+    std::function<void(Walk&)> of_share;
+    int shares;
+  };
+
+  Phase& phase(int share, int index) { return phases_[share * phase_count_ + index]; }
+
+  void work(const Program& program, uint32_t epoch, int thread) {
+    for (int i = 0; i < program.shares; i++) {
+      Walk walk(*this, epoch, (thread + i) % program.shares);
+      program.of_share(walk);
+    }
+  }
 
   static std::vector<int> cores_at_hand() {
     std::vector<int> cores;
@@ -127,21 +152,19 @@ class Team {
 #endif
   }
 
-  void help() {
+  void help(int thread) {
     uint32_t seen = 0;
     while (true) {
       epoch_.wait(seen, std::memory_order_acquire);
       seen = epoch_.load(std::memory_order_acquire);
       if (stopping_) return;
-      const auto program = std::atomic_load(&program_);
-      Walk walk(*this, seen);
-      (*program)(walk);
+      work(*std::atomic_load(&program_), seen, thread);
     }
   }
 
   std::unique_ptr<Phase[]> phases_;
-  const int phase_count_;
-  std::shared_ptr<std::function<void(Walk&)>> program_;
+  const int threads_, phase_count_;
+  std::shared_ptr<const Program> program_;
   std::atomic<uint32_t> epoch_{0};
   std::atomic<bool> stopping_{false};
   std::vector<std::thread> helpers_;

@@ -213,6 +213,21 @@ def test_logits_are_the_same_to_the_bit_in_any_batch_and_chunks(
     assert all(torch.equal(each, seen[0]) for each in seen)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("counts", [[1] * 40, [1, 1, 300], [1] * 70 + [90, 3, 1], [200, 30, 40]], ids=sum)
+def test_threads_that_share_a_step_change_no_bit_of_it(tmp_path: Path, counts: list[int], dtype: Any) -> None:
+    artifact = random_model(tmp_path / "model", SHAPES["odd widths"])
+    logits = []
+    for threads in (1, 2, 3):
+        engine: Any = load_engine(artifact, replace(NATIVE, dtype=dtype, threads=threads, page_count=1024))
+        prompts = ragged(engine, counts, [7 * row % 50 for row in range(len(counts))])
+        for _ in range(3):
+            engine.pool.data.fill_(0)
+            logits.append(engine.forward(prompts).clone())
+    assert logits[0].std() > 0.1
+    assert all(torch.equal(each, logits[0]) for each in logits)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_products_measured_alone_change_no_later_step(tmp_path: Path, dtype: Any) -> None:
     engine: Any = load_engine(seal(TINY, tmp_path / "model"), replace(NATIVE, dtype=dtype))
