@@ -14,7 +14,7 @@ class EngineConfig:
 
     `kernels` are the native ones on a cpu, Triton's on a GPU, where this machine and model have any, unless
     one kind is asked for.
-    int8 is that of weights and activations, KV is then bfloat16; only the native kernels have it.
+    int8 is that of weights, activations and KV; only the native kernels have it.
     The pool has `page_count` pages, else what fits into `kv_bytes`, else into `kv_fraction` of free memory.
     """
 

@@ -61,9 +61,14 @@ class PagePool:
             self.data[:, :, :, first:].index_fill_(1, index, value)
 
 
+def head_bytes(head_dim: int, dtype: torch.dtype) -> int:
+    """Bytes of one position's key, or value, of a head; int8 has a float32 scale for it."""
+    return head_dim * dtype.itemsize + (torch.float32.itemsize if dtype == torch.int8 else 0)
+
+
 def bytes_per_token(spec: ModelSpec, dtype: torch.dtype) -> int:
     """Bytes that one token's keys and values take over all layers."""
-    return len(spec.layers) * 2 * spec.kv_heads * spec.head_dim * dtype.itemsize
+    return len(spec.layers) * 2 * spec.kv_heads * head_bytes(spec.head_dim, dtype)
 
 
 def page_count(config: EngineConfig, token_bytes: int) -> int:

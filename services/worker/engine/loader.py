@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from services.worker.engine.spec import ModelSpec
 
 # Rises with every change that can alter a result.
-ENGINE_REVISION = 2
+ENGINE_REVISION = 3
 
 
 _log = log.get("engine")
@@ -41,9 +41,9 @@ def load(directory: Path, config: EngineConfig) -> Runner:
     spec = read_model(document)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    kv_dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
-    token_bytes = kv.bytes_per_token(spec, kv_dtype)
-    weights = Checkpoint(directory / artifacts.WEIGHTS, kv_dtype, config.device)
+    token_bytes = kv.bytes_per_token(spec, getattr(torch, config.dtype))
+    held = torch.float32 if config.dtype == "float32" else torch.bfloat16
+    weights = Checkpoint(directory / artifacts.WEIGHTS, held, config.device)
     # The pool is created before the weights are packed but takes memory only as its pages are first used.
     pages = kv.page_count(config, token_bytes)
     parts = (
@@ -102,7 +102,7 @@ def _native(spec: ModelSpec, weights: Checkpoint, config: EngineConfig, pages: i
         return None
     try:
         check(spec, config.page_size)
-        pool = NativePool(spec, pages, config.page_size, weights.dtype)
+        pool = NativePool(spec, pages, config.page_size, getattr(torch, config.dtype))
         threads = torch.get_num_threads()
         forward = NativeDecoder(spec, weights, pool, dtype=config.dtype, threads=threads)
         return _Parts(forward, pool, forward.draw, library().stem)

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "simd.h"
 
@@ -19,50 +20,86 @@ struct AttentionShape {
   float scale = 1, cap = 0;  // no cap: 0
 };
 
+// A number as the pool keeps it, and what it is multiplied by: float, bfloat16, or bytes with a scale for each
+// position of a head, multiplied by integers of 16 bits.
+template <typename T>
+struct Kept {
+  using Factor = T;
+  using Sum = Vec;
+  static constexpr int kPair = 4 / sizeof(T);  // factors that fill 32 bits
+  static constexpr size_t kScales = 0;         // bytes of scales behind 16 positions
+};
+template <>
+struct Kept<int8_t> {
+  using Factor = int16_t;
+  using Sum = Ints;
+  static constexpr int kPair = 2;
+  static constexpr size_t kScales = kLanes * sizeof(float);
+};
+template <typename T>
+using Factor = typename Kept<T>::Factor;
+
 // Where one KV head's keys and values of a sequence lie. A page holds the keys of all KV heads, then the values; of
-// one head, for each 16 positions, keys as [head_dim / P][16][P] and values as [16 / P][head_dim][P], where P
-// numbers fill 32 bits.
+// one head, a run for each 16 positions: keys as [head_dim / P][16][P], values as [16 / P][head_dim][P], where P is
+// Kept::kPair; then the positions' scales, float [16], if they have any.
 template <typename T>
 struct PagedHead {
-  static constexpr int kPair = 4 / sizeof(T);
-  const T* pool;
+  const char* pool;
   const int64_t* table;
   const AttentionShape& shape;
   int head;
 
+  static size_t run_bytes(int head_dim) { return (size_t)kLanes * head_dim * sizeof(T) + Kept<T>::kScales; }
+  static const float* scales(const T* run, int head_dim) {
+    return reinterpret_cast<const float*>(run + kLanes * head_dim);
+  }
+
   const T* run(int position, int which) const {
-    const size_t head_numbers = (size_t)shape.page_size * shape.head_dim;
     const size_t page = table[position / shape.page_size];
-    const T* base = pool + (page * 2 * shape.kv_heads + which) * head_numbers;
-    return base + (size_t)(position % shape.page_size) / kLanes * kLanes * shape.head_dim;
+    const size_t first = (page * 2 * shape.kv_heads + which) * (shape.page_size / kLanes);
+    const size_t at = first + position % shape.page_size / kLanes;
+    return reinterpret_cast<const T*>(pool + at * run_bytes(shape.head_dim));
   }
   const T* keys(int position) const { return run(position, head); }
   const T* values(int position) const { return run(position, shape.kv_heads + head); }
 };
 
-inline void put_numbers(float* to, Vec value) { store(to, value); }
-inline void put_numbers(uint16_t* to, Vec value) {
-  const Halves halves = to_bf16(value);
-  std::memcpy(to, &halves, sizeof(halves));
+// Numbers in the form that they are kept or multiplied in; returns what one of them stands for.
+inline float put_numbers(float* to, const float* from, int count) {
+  std::memcpy(to, from, count * sizeof(float));
+  return 1;
 }
+inline float put_numbers(uint16_t* to, const float* from, int count) {
+  for (int i = 0; i < count; i += kLanes) {
+    const Halves halves = to_bf16(load(from + i));
+    std::memcpy(to + i, &halves, sizeof(halves));
+  }
+  return 1;
+}
+template <typename Integer>
+float put_integers(Integer* to, const float* from, int count) {
+  constexpr float most = std::numeric_limits<Integer>::max();
+  const float high = largest_size(from, count), inverse = high > 0 ? most / high : 0;
+  for (int i = 0; i < count; i += kLanes) store_integers(to + i, rounded(load(from + i) * inverse));
+  return high / most;
+}
+inline float put_numbers(int8_t* to, const float* from, int count) { return put_integers(to, from, count); }
+inline float put_numbers(int16_t* to, const float* from, int count) { return put_integers(to, from, count); }
 
 // Store one token's key and value of a head.
 template <typename T>
 void write_kv(const PagedHead<T>& to, int position, const float* key, const float* value) {
-  constexpr int pair = PagedHead<T>::kPair;
-  T* keys = const_cast<T*>(to.keys(position));
-  T* values = const_cast<T*>(to.values(position));
+  constexpr int pair = Kept<T>::kPair;
+  T *keys = const_cast<T*>(to.keys(position)), *values = const_cast<T*>(to.values(position));
   const int lane = position % kLanes, dim = to.shape.head_dim;
-  T* value_row = values + lane / pair * pair * dim + lane % pair;
-  T numbers[2][kLanes];
-  for (int from = 0; from < dim; from += kLanes) {
-    put_numbers(numbers[0], load(key + from));
-    put_numbers(numbers[1], load(value + from));
-    T *to_key = keys + from * kLanes + lane * pair, *to_value = value_row + from * pair;
-    for (int d = 0; d < kLanes; d++) {
-      to_key[d / pair * kLanes * pair + d % pair] = numbers[0][d];
-      to_value[d * pair] = numbers[1][d];
-    }
+  T numbers[kMostHeadDim];
+  const float key_scale = put_numbers(numbers, key, dim);
+  for (int d = 0; d < dim; d += pair) std::memcpy(keys + d * kLanes + lane * pair, numbers + d, pair * sizeof(T));
+  const float value_scale = put_numbers(numbers, value, dim);
+  for (int d = 0; d < dim; d++) values[lane / pair * pair * dim + d * pair + lane % pair] = numbers[d];
+  if constexpr (Kept<T>::kScales > 0) {
+    const_cast<float*>(to.scales(keys, dim))[lane] = key_scale;
+    const_cast<float*>(to.scales(values, dim))[lane] = value_scale;
   }
 }
 
@@ -70,8 +107,9 @@ void write_kv(const PagedHead<T>& to, int position, const float* key, const floa
 template <typename T>
 struct AttentionScratch {
   alignas(64) float scores[kQueryTile][kSegment];
-  alignas(64) T weights[kQueryTile][kSegment];
-  alignas(64) T queries[kQueryTile * kMostHeadDim];
+  alignas(64) Factor<T> weights[kQueryTile][kSegment];
+  alignas(64) Factor<T> queries[kQueryTile * kMostHeadDim];
+  float query_scales[kQueryTile];
   alignas(64) float sums[kQueryTile * kMostHeadDim];
   alignas(64) float part[kQueryTile * kMostHeadDim];
   float largest[kQueryTile], total[kQueryTile];
@@ -90,20 +128,27 @@ inline Vec accumulate(Vec acc, const float* numbers, const float* one) {
 inline Vec accumulate(Vec acc, const uint16_t* numbers, const uint16_t* pair) {
   return dot2(acc, load_as<Words>(numbers), load_as<uint32_t>(pair));
 }
+inline Ints accumulate(Ints acc, const int8_t* numbers, const int16_t* pair) {
+  return dot2(acc, load_as<PairedBytes>(numbers), load_as<uint32_t>(pair));
+}
 
-// Call 16 positions of one head into the second-level cache: the first has too few places for what is on its way.
+inline Vec as_float(Vec sums) { return sums; }
+inline Vec as_float(Ints sums) { return to_float(sums); }
+
+// Call a run into the second-level cache: the first has too few places for what is on its way. All that only fetches
+// must be inlined: GCC takes such a function for one without effect, and drops the calls.
 template <typename T>
-void fetch(const T* run, int head_dim) {
+[[gnu::always_inline]] inline void fetch(const T* run, int head_dim) {
   const char* from = reinterpret_cast<const char*>(run);
-  for (size_t at = 0; at < kLanes * head_dim * sizeof(T); at += 64) __builtin_prefetch(from + at, 0, 1);
+  for (size_t at = 0; at < PagedHead<T>::run_bytes(head_dim); at += 64) __builtin_prefetch(from + at, 0, 1);
 }
 
 // Products of R queries with B blocks of 16 keys: scores [R][kSegment], B * 16 columns. Several blocks at once keep
 // the processor busy where there are few queries.
 template <int R, int B, typename T>
-[[gnu::noinline]] void score(const T* queries, const T* const* blocks, int head_dim, float* scores) {
-  constexpr int pair = PagedHead<T>::kPair;
-  Vec acc[R][B] = {};
+[[gnu::noinline]] void score(const Factor<T>* queries, const T* const* blocks, int head_dim, float* scores) {
+  constexpr int pair = Kept<T>::kPair;
+  typename Kept<T>::Sum acc[R][B] = {};
   for (int d = 0; d < head_dim; d += pair) {
     LOOM_UNROLL
     for (int b = 0; b < B; b++) {
@@ -112,8 +157,11 @@ template <int R, int B, typename T>
         acc[r][b] = accumulate(acc[r][b], blocks[b] + d * kLanes, queries + r * head_dim + d);
     }
   }
-  for (int r = 0; r < R; r++)
-    for (int b = 0; b < B; b++) store(scores + r * kSegment + b * kLanes, acc[r][b]);
+  for (int b = 0; b < B; b++) {
+    Vec scale = splat(1.0f);
+    if constexpr (Kept<T>::kScales > 0) scale = load(PagedHead<T>::scales(blocks[b], head_dim));
+    for (int r = 0; r < R; r++) store(scores + r * kSegment + b * kLanes, as_float(acc[r][b]) * scale);
+  }
 }
 
 constexpr int kScoreRows = 12, kMostBlocks = 4;
@@ -122,7 +170,7 @@ constexpr int kScoreRows = 12, kMostBlocks = 4;
 constexpr int blocks_for(int rows) { return rows <= 3 ? kMostBlocks : rows <= 6 ? 2 : 1; }
 
 template <int R, typename T>
-void score_rows(int rows, const T* queries, const T* const* blocks, int count, int head_dim, float* scores) {
+void score_rows(int rows, const Factor<T>* queries, const T* const* blocks, int count, int head_dim, float* scores) {
   if constexpr (R > 0) {
     if (rows < R) return score_rows<R - 1, T>(rows, queries, blocks, count, head_dim, scores);
     constexpr int together = blocks_for(R);
@@ -140,27 +188,29 @@ inline Words first_of_pair(Words pairs) { return pairs & 0xffffu; }
 
 // Weighted sums of values over [first, end) of a segment for R rows and D * 16 dimensions.
 template <int R, int D, typename T>
-[[gnu::noinline]] void mix(const PagedHead<T>& kv, int first, int end, const T* weights, int segment, int dim, float* out) {
-  constexpr int pair = PagedHead<T>::kPair;
+[[gnu::noinline]] void mix(const PagedHead<T>& kv, int first, int end, const Factor<T>* weights, int segment, int dim,
+                           float* out) {
+  constexpr int pair = Kept<T>::kPair;
   const int head_dim = kv.shape.head_dim;
-  Vec acc[R][D] = {};
+  typename Kept<T>::Sum acc[R][D] = {};
   for (int position = first / kLanes * kLanes; position < end; position += kLanes) {
     const T* values = kv.values(position) + dim * pair;
     const int stop = std::min(kLanes, end - position);
-    const T* weight = weights + (position - segment);
+    const Factor<T>* weight = weights + (position - segment);
     for (int k = 0; k < stop; k += pair, values += head_dim * pair) {
       LOOM_UNROLL
       for (int d = 0; d < D; d++) {
-        if constexpr (pair == 2) {
-          Words v = load_as<Words>(values + d * kLanes * 2);
+        const T* at = values + d * kLanes * pair;
+        if constexpr (std::is_same_v<T, uint16_t>) {
+          Words v = load_as<Words>(at);
           if (k + 1 == stop) v = first_of_pair(v);
           LOOM_UNROLL
           for (int r = 0; r < R; r++)
             acc[r][d] = dot2(acc[r][d], v, load_as<uint32_t>(weight + r * kSegment + k));
         } else {
-          const Vec v = load(values + d * kLanes);
+          // Whole numbers that were never written weigh nothing.
           LOOM_UNROLL
-          for (int r = 0; r < R; r++) acc[r][d] = fma(v, splat(weight[r * kSegment + k]), acc[r][d]);
+          for (int r = 0; r < R; r++) acc[r][d] = accumulate(acc[r][d], at, weight + r * kSegment + k);
         }
       }
     }
@@ -168,11 +218,11 @@ template <int R, int D, typename T>
   LOOM_UNROLL
   for (int r = 0; r < R; r++)
     LOOM_UNROLL
-    for (int d = 0; d < D; d++) store(out + r * head_dim + dim + d * kLanes, acc[r][d]);
+    for (int d = 0; d < D; d++) store(out + r * head_dim + dim + d * kLanes, as_float(acc[r][d]));
 }
 
 template <int R, typename T>
-void mix_rows(int rows, const PagedHead<T>& kv, int first, int end, const T* weights, int segment, float* out) {
+void mix_rows(int rows, const PagedHead<T>& kv, int first, int end, const Factor<T>* weights, int segment, float* out) {
   if constexpr (R > 0) {
     if (rows < R) return mix_rows<R - 1, T>(rows, kv, first, end, weights, segment, out);
     int dim = 0;
@@ -184,37 +234,56 @@ void mix_rows(int rows, const PagedHead<T>& kv, int first, int end, const T* wei
 
 inline Vec lane_numbers() { return Vec{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 
-// Scores of one row in a segment to weights exp(score - largest); returns whether the row sees any of it.
+// How much of it a row sees of a segment.
+struct Weighed {
+  bool sees;
+  float largest, total;
+  float scale;  // of the weights
+};
+
+// Scores of one row in a segment to weights exp(score - largest), times the values' scales if they have any.
 template <typename T>
-bool weigh(const AttentionShape& shape, float* scores, T* weights, int segment, int first, int end, Span span,
-           float* largest, float* total) {
+Weighed weigh(const PagedHead<T>& kv, float score_scale, float* scores, Factor<T>* weights, int segment, int first, int end,
+              Span span) {
   const float none = -std::numeric_limits<float>::infinity();
+  const float cap = kv.shape.cap;
   Vec high = splat(none);
   for (int position = first; position < end; position += kLanes) {
     float* at = scores + (position - segment);
-    Vec value = load(at) * shape.scale;
-    if (shape.cap > 0) value = tanh(value / shape.cap) * shape.cap;
-    const Vec number = lane_numbers() + (float)(position - span.first);
-    const Ints seen = (number >= 0.0f) & (number < (float)(span.end - span.first));
-    value = choose(seen, value, splat(none));
+    Vec value = load(at) * score_scale;
+    if (cap > 0) value = tanh(value / cap) * cap;
+    if (position < span.first || position + kLanes > span.end) {
+      const Vec number = lane_numbers() + (float)(position - span.first);
+      const Ints seen = (number >= 0.0f) & (number < (float)(span.end - span.first));
+      value = choose(seen, value, splat(none));
+    }
     store(at, value);
     high = larger(value, high);
   }
-  *largest = most(high);
+  const float largest = most(high);
   // A row of NaN has no largest score either; the NaN must reach the sum.
   const bool empty = span.end <= first || span.first >= end;
   Vec sums = Vec{};
   for (int position = first; position < end; position += kLanes) {
-    const int column = position - segment;
-    const Vec value = empty ? Vec{} : exp(load(scores + column) - *largest);
+    float* at = scores + (position - segment);
+    Vec value = empty ? Vec{} : exp(load(at) - largest);
     sums += value;
-    put_numbers(weights + column, value);
+    if constexpr (Kept<T>::kScales > 0)
+      value = choose(value > 0.0f, value * load(kv.scales(kv.values(position), kv.shape.head_dim)), Vec{});
+    store(at, value);
   }
-  *total = sum(sums);
-  return !empty;
+  const int begin = first - segment, count = (int)up_to(end - first, kLanes);
+  return {!empty, largest, sum(sums), put_numbers(weights + begin, scores + begin, count)};
 }
 
 }  // namespace detail
+
+// Call the first keys that a tile reads into the second-level cache, before it is that tile's turn.
+template <typename T>
+[[gnu::always_inline]] inline void fetch_keys(const PagedHead<T>& kv, Span span) {
+  const int end = std::min(span.end, span.first + kSegment);
+  for (int position = span.first; position < end; position += kLanes) detail::fetch(kv.keys(position), kv.shape.head_dim);
+}
 
 // Attend `rows` queries (scratch.queries, [rows][head_dim]) each to its own span: out [rows][head_dim].
 template <typename T>
@@ -225,8 +294,8 @@ void attend(AttentionScratch<T>& scratch, const PagedHead<T>& kv, int rows, cons
     low = std::min(low, spans[r].first);
     high = std::max(high, spans[r].end);
   }
-  bool begun[kQueryTile] = {}, sees[kQueryTile];
-  float largest[kQueryTile], total[kQueryTile];
+  bool begun[kQueryTile] = {};
+  detail::Weighed weighed[kQueryTile];
   for (int segment = low / kSegment * kSegment; segment < high; segment += kSegment) {
     const int first = std::max(segment, low / kLanes * kLanes), end = std::min(segment + kSegment, high);
     for (int position = first; position < end; position += detail::kMostBlocks * kLanes) {
@@ -243,27 +312,28 @@ void attend(AttentionScratch<T>& scratch, const PagedHead<T>& kv, int rows, cons
                                                   blocks, count, dim, &scratch.scores[r][position - segment]);
     }
     for (int r = 0; r < rows; r++)
-      sees[r] = detail::weigh(kv.shape, scratch.scores[r], scratch.weights[r], segment, first, end, spans[r],
-                              &largest[r], &total[r]);
+      weighed[r] = detail::weigh(kv, kv.shape.scale * scratch.query_scales[r], scratch.scores[r], scratch.weights[r],
+                                 segment, first, end, spans[r]);
     for (int r = 0; r < rows; r += 6)
       detail::mix_rows<6, T>(std::min(rows - r, 6), kv, first, end, scratch.weights[r], segment,
                              scratch.part + r * dim);
     for (int r = 0; r < rows; r++) {
-      if (!sees[r]) continue;
+      const auto [sees, largest, total, scale] = weighed[r];
+      if (!sees) continue;
       float *sums = scratch.sums + r * dim, *part = scratch.part + r * dim;
       if (!begun[r]) {
         begun[r] = true;
-        scratch.largest[r] = largest[r];
-        scratch.total[r] = total[r];
-        std::memcpy(sums, part, dim * sizeof(float));
+        scratch.largest[r] = largest;
+        scratch.total[r] = total;
+        for (int d = 0; d < dim; d += kLanes) store(sums + d, load(part + d) * scale);
         continue;
       }
-      const float both = std::max(scratch.largest[r], largest[r]);
-      const float before = exp(splat(scratch.largest[r] - both))[0], now = exp(splat(largest[r] - both))[0];
+      const float both = std::max(scratch.largest[r], largest);
+      const float before = exp(splat(scratch.largest[r] - both))[0], now = exp(splat(largest - both))[0];
       scratch.largest[r] = both;
-      scratch.total[r] = scratch.total[r] * before + total[r] * now;
+      scratch.total[r] = scratch.total[r] * before + total * now;
       for (int d = 0; d < dim; d += kLanes)
-        store(sums + d, fma(load(part + d), splat(now), load(sums + d) * before));
+        store(sums + d, fma(load(part + d), splat(now * scale), load(sums + d) * before));
     }
   }
   for (int r = 0; r < rows; r++)

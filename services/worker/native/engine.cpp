@@ -107,8 +107,10 @@ class Model {
         [this, step, program](Team::Walk& walk) {
           if (shape_.format == Format::kFloat)
             program(Forward<float>(shape_, layers_, ropes_, space_, *step, walk.share()), walk);
-          else
+          else if (shape_.format == Format::kBfloat)
             program(Forward<uint16_t>(shape_, layers_, ropes_, space_, *step, walk.share()), walk);
+          else
+            program(Forward<int8_t>(shape_, layers_, ropes_, space_, *step, walk.share()), walk);
         },
         (int)step->shares.size());
   }

@@ -179,12 +179,29 @@ class Forward {
     for (int share = share_.waits_for; share < walk.share(); share++)
       if (!walk.after(share, chunks_of((int)step_.shares[share].shared_tokens.size()))) return false;
     const bool direct = shape_.format != Format::kInt8 || dim % kSpan == 0;
-    if (!walk.phase((int)share_.tiles.size(), [&](int at) { attend_tile(index, share_.tiles[at], direct); })) return false;
+    const std::vector<QueryTile>& tiles = share_.tiles;
+    if (!walk.phase((int)tiles.size(), [&](int at) {
+          if (at + 1 < (int)tiles.size()) foresee(index, tiles[at + 1]);
+          attend_tile(index, tiles[at], direct);
+        }))
+      return false;
     if (direct) return true;
     return by_token(walk, [&](int token) {
       const int width = (int)up_to(shape_.heads * dim, kMultiple);
       space_.attention.put(token, 0, width, &space_.attended[(size_t)token * width]);
     });
+  }
+
+  // Most often it is this thread that comes to the next tile.
+  [[gnu::always_inline]] void foresee(int index, const QueryTile& tile) const {
+    const int group = shape_.heads / shape_.kv_heads;
+    fetch_keys(paged(index, tile.row, tile.kv_head), span_of(index, step_.first_token[tile.row] + tile.first / group));
+  }
+
+  // What a token sees.
+  Span span_of(int index, int token) const {
+    const int end = (int)input_.positions[token] + 1, window = layers_[index].window;
+    return {window ? std::max(0, end - window) : 0, end};
   }
 
   void attend_tile(int index, const QueryTile& tile, bool direct) const {
@@ -200,9 +217,8 @@ class Forward {
       const int token = first_token + (tile.first + r) / group;
       const int head = tile.kv_head * group + (tile.first + r) % group;
       if (single) turn(layer, token, head_of(token, head), kQueryNorm);
-      put_query(&scratch->queries[r * dim], head_of(token, head));
-      const int end = (int)input_.positions[token] + 1;
-      spans[r] = {layer.window ? std::max(0, end - layer.window) : 0, end};
+      scratch->query_scales[r] = put_numbers(&scratch->queries[r * dim], head_of(token, head), dim);
+      spans[r] = span_of(index, token);
     }
     alignas(64) static thread_local float out[kQueryTile * kMostHeadDim];
     attend(*scratch, kv, tile.count, spans, out);
@@ -326,7 +342,7 @@ class Forward {
   }
 
   PagedHead<T> paged(int layer, int row, int head) const {
-    const T* pool = static_cast<const T*>(shape_.pool) + layer * shape_.layer_numbers;
+    const char* pool = static_cast<const char*>(shape_.pool) + layer * shape_.layer_bytes;
     return {pool, input_.page_tables + (size_t)row * input_.table_width, attention_, head};
   }
 
@@ -364,10 +380,6 @@ class Forward {
     turn(layers_[index], token, key, kKeyNorm);
     const float* value = head_of(token, shape_.heads + shape_.kv_heads + head);
     write_kv(paged(index, row, head), (int)input_.positions[token], key, value);
-  }
-
-  void put_query(T* to, const float* from) const {
-    for (int i = 0; i < shape_.head_dim; i += kLanes) put_numbers(to + i, load(from + i));
   }
 
   const ModelShape& shape_;

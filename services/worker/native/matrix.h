@@ -25,8 +25,6 @@ constexpr int kBlock = 32;   // output channels that are packed side by side
 constexpr int kSpan = 2 * kGroup;  // inputs that share one scale of int8 activations
 constexpr int kMultiple = kSpan;   // inputs are padded to it
 
-inline size_t up_to(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-
 // Memory in huge pages where the system gives them.
 class Memory {
  public:
@@ -189,14 +187,7 @@ class Rows {
 
  private:
   void put_span(int row, int span, int8_t* to, const float* values) {
-    // As integers, sizes keep their order, and NaN is above all of them.
-    Ints largest = Ints{};
-    for (int k = 0; k < kSpan; k += kLanes) {
-      const Ints size = (Ints)magnitude(load(values + k));
-      largest = (largest & (largest > size)) | (size & ~(largest > size));
-    }
-    const int32_t bits = most(largest);
-    const float high = load_as<float>(&bits);
+    const float high = largest_size(values, kSpan);
     const size_t at = (size_t)row * spans() + span;
     scales_[at] = high / 127;
     sums_[at] = 0;
@@ -212,9 +203,7 @@ class Rows {
     for (int k = 0; k < kGroup; k += kLanes) {
       const Ints value = rounded(load(values + k) * inverse);
       total += value;
-      typedef int8_t Bytes __attribute__((vector_size(16)));
-      const Bytes bytes = __builtin_convertvector(value, Bytes);
-      std::memcpy(to + k, &bytes, sizeof(bytes));
+      store_integers(to + k, value);
     }
     return sum(total);
   }

@@ -20,7 +20,7 @@ struct ModelShape {
   float norm_epsilon, embedding_scale, attention_scale, attention_cap, logit_cap;
   const void* embedding;
   void* pool;
-  int64_t layer_numbers;  // numbers in one layer of the pool
+  int64_t layer_bytes;  // of one layer of the pool
 };
 
 enum MatrixKind : int { kQkv, kAttentionOut, kGateUp, kDown, kHead, kMatrixKinds };

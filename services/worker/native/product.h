@@ -13,7 +13,7 @@ constexpr int kTileInt8 = 8;
 namespace detail {
 
 // Call what lies a little further on into the first-level cache, and from far ahead into the second.
-inline void fetch_ahead(const char* from) {
+[[gnu::always_inline]] inline void fetch_ahead(const char* from) {
   __builtin_prefetch(from + 1024);
   __builtin_prefetch(from + 8192, 0, 2);
 }

@@ -13,7 +13,9 @@
 
 // Sums kept in an array stay in registers only where the loops over it are unrolled entirely, and in GCC 12 only
 // in a function that is not inlined (2.5 times as fast).
-#if defined(__clang__)
+#if defined(__x86_64__) && !defined(__AVX2__)
+#define LOOM_UNROLL  // takes the compiler minutes, for processors of before 2013
+#elif defined(__clang__)
 #define LOOM_UNROLL _Pragma("unroll")
 #else
 #define LOOM_UNROLL _Pragma("GCC unroll 16")
@@ -27,6 +29,10 @@ typedef float Vec __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
 typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
+typedef int16_t Shorts __attribute__((vector_size(64)));
+typedef int16_t HalfShorts __attribute__((vector_size(32)));
+typedef int8_t Bytes __attribute__((vector_size(16)));
+typedef int8_t PairedBytes __attribute__((vector_size(32)));
 
 template <typename T>
 inline T load_as(const void* from) {
@@ -41,7 +47,22 @@ inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof(value))
 inline Vec splat(float value) { return value - Vec{}; }
 inline Ints splat(int32_t value) { return Ints{} + value; }
 inline Vec choose(Ints condition, Vec yes, Vec no) { return (Vec)(((Ints)yes & condition) | ((Ints)no & ~condition)); }
-inline Vec larger(Vec a, Vec b) { return choose(a > b, a, b); }
+// Of a NaN and a number, b.
+inline Vec larger(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return _mm512_max_ps(a, b);
+#else
+  return choose(a > b, a, b);
+#endif
+}
+
+inline Ints larger(Ints a, Ints b) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#else
+  return (a & (a > b)) | (b & ~(a > b));
+#endif
+}
 
 // a * b + c, rounded once where the target can.
 inline Vec fma(Vec a, Vec b, Vec c) {
@@ -80,8 +101,13 @@ inline int32_t sum(Ints a) {
 #endif
 }
 
+// Of numbers that are not NaN.
 inline float most(Vec a) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(a);
+#else
   return fold<float>(a, [](float x, float y) { return x > y ? x : y; });
+#endif
 }
 
 inline int32_t most(Ints a) {
@@ -120,6 +146,26 @@ inline Halves to_bf16(Vec a) {
   return __builtin_convertvector(kept >> 16, Halves);
 #endif
 }
+
+// The largest of `count` numbers without their signs; NaN if there is one.
+inline float largest_size(const float* values, int count) {
+  // As integers, sizes keep their order, and NaN is above all of them.
+  Ints largest = Ints{};
+  for (int k = 0; k < count; k += kLanes) largest = larger(largest, (Ints)magnitude(load(values + k)));
+  const int32_t bits = most(largest);
+  return load_as<float>(&bits);
+}
+
+inline void store_integers(int8_t* to, Ints value) {
+  const Bytes bytes = __builtin_convertvector(value, Bytes);
+  std::memcpy(to, &bytes, sizeof(bytes));
+}
+inline void store_integers(int16_t* to, Ints value) {
+  const HalfShorts shorts = __builtin_convertvector(value, HalfShorts);
+  std::memcpy(to, &shorts, sizeof(shorts));
+}
+
+inline size_t up_to(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 inline uint16_t to_bf16(float a) { return to_bf16(splat(a))[0]; }
 inline float from_bf16(uint16_t a) {
@@ -172,6 +218,16 @@ inline Vec dot2(Vec acc, Words pairs, uint32_t pair) {
 #else
   Vec low = (Vec)(Words{} + (pair << 16)), high = (Vec)(Words{} + (pair & 0xffff0000u));
   return fma((Vec)(pairs & 0xffff0000u), high, fma((Vec)(pairs << 16), low, acc));
+#endif
+}
+
+// The same of signed bytes with a pair of 16-bit integers.
+inline Ints dot2(Ints acc, PairedBytes bytes, uint32_t pair) {
+  const Shorts pairs = __builtin_convertvector(bytes, Shorts);
+#if defined(__AVX512VNNI__)
+  return (Ints)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)pairs, _mm512_set1_epi32((int)pair));
+#else
+  return acc + ((Ints)pairs << 16 >> 16) * (int32_t)(int16_t)pair + ((Ints)pairs >> 16) * ((int32_t)pair >> 16);
 #endif
 }
 

@@ -213,7 +213,7 @@ class Driver:
 
     def _spoil(self, pages: list[int]) -> None:
         if self._poison:
-            self.engine.pool.data[:, pages] = torch.nan
+            self.engine.pool.fill(np.array(pages, np.int64), 0, torch.nan)
 
     def _take(self, result: worker_pb2.StepResult) -> None:
         by_slot = {row.slot: row for row in self.rows}

@@ -146,7 +146,7 @@ class NativeDecoder:
             logit_cap=spec.logit_cap or 0,
             embedding=self._embedding.data_ptr(),
             pool=pool.data.data_ptr(),
-            layer_numbers=pool.data[0].numel(),
+            layer_bytes=pool.data[0].nbytes,
         )
 
     def _set_layers(self) -> None:

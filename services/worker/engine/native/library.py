@@ -64,7 +64,7 @@ class ModelShape(ctypes.Structure):
         ),
         ("embedding", c_void_p),
         ("pool", c_void_p),
-        ("layer_numbers", c_int64),
+        ("layer_bytes", c_int64),
     )
 
 

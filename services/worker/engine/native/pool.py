@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from services.worker.engine.kv import head_bytes
+
 if TYPE_CHECKING:
     from services.worker.engine.batch import Ints
     from services.worker.engine.spec import ModelSpec
@@ -18,7 +20,7 @@ LANES = 16
 
 
 class NativePool:
-    """KV of all layers: [layers, pages + 1, 2 * kv_heads, page_size * head_dim], keys before values.
+    """KV of all layers: [layers, pages + 1, 2 * kv_heads, numbers of a head of a page], keys before values.
 
     Within a head of a page, services/worker/native/attention.h says where a number lies. The kernels read no
     position that was not written, so nothing is ever zeroed.
@@ -28,7 +30,8 @@ class NativePool:
         self.page_size = page_size
         self.page_count = page_count
         self._head_dim = spec.head_dim
-        shape = (len(spec.layers), page_count + 1, 2 * spec.kv_heads, page_size * spec.head_dim)
+        numbers = page_size * head_bytes(spec.head_dim, dtype) // dtype.itemsize
+        shape = (len(spec.layers), page_count + 1, 2 * spec.kv_heads, numbers)
         self.data = _memory(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
 
     def blank(self, pages: Ints, first: int = 0) -> None:
@@ -37,14 +40,17 @@ class NativePool:
     def fill(self, pages: Ints, first: int, value: float) -> None:
         """Set positions `first` and later of pages, in all layers."""
         layers, total, heads, _ = self.data.shape
-        pair, dim, blocks = 4 // self.data.element_size(), self._head_dim, self.page_size // LANES
-        both = self.data.view(layers, total, 2, heads // 2, blocks, LANES * dim)
-        keys = both[:, :, 0].view(layers, total, heads // 2, blocks, dim // pair, LANES, pair)
-        values = both[:, :, 1].view(layers, total, heads // 2, blocks, LANES // pair, dim, pair)
+        pair, dim, blocks = min(2, 4 // self.data.element_size()), self._head_dim, self.page_size // LANES
+        runs = self.data.view(layers, total, 2, heads // 2, blocks, -1)
+        numbers, scales = runs[..., : LANES * dim], runs[..., LANES * dim :].view(torch.float32)
+        keys = numbers[:, :, 0].unflatten(-1, (dim // pair, LANES, pair))
+        values = numbers[:, :, 1].unflatten(-1, (LANES // pair, dim, pair))
         for position in range(first, self.page_size):
             block, lane = divmod(position, LANES)
-            keys[:, pages, :, block, :, lane] = value
-            values[:, pages, :, block, lane // pair, :, lane % pair] = value
+            if scales.numel():
+                scales[:, pages, :, :, block, lane] = value
+            keys[:, pages, :, block, :, lane] = 1 if scales.numel() else value
+            values[:, pages, :, block, lane // pair, :, lane % pair] = 1 if scales.numel() else value
 
 
 def _memory(size: int) -> torch.Tensor:
