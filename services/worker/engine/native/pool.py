@@ -43,8 +43,8 @@ class NativePool:
         pair, dim, blocks = min(2, 4 // self.data.element_size()), self._head_dim, self.page_size // LANES
         runs = self.data.view(layers, total, 2, heads // 2, blocks, -1)
         numbers, scales = runs[..., : LANES * dim], runs[..., LANES * dim :].view(torch.float32)
-        keys = numbers[:, :, 0].unflatten(-1, (dim // pair, LANES, pair))
-        values = numbers[:, :, 1].unflatten(-1, (LANES // pair, dim, pair))
+        keys = numbers[:, :, 0].view(layers, total, heads // 2, blocks, dim // pair, LANES, pair)
+        values = numbers[:, :, 1].view(layers, total, heads // 2, blocks, LANES // pair, dim, pair)
         for position in range(first, self.page_size):
             block, lane = divmod(position, LANES)
             if scales.numel():
