@@ -13,7 +13,7 @@ namespace loom {
 
 constexpr int kSegment = 256;
 constexpr int kQueryTile = 24;  // rows (token, head) that are computed together
-constexpr int kMostHeadDim = 512;
+constexpr int kMostHeadDim = 512;  // so many products of 8 and 16 bits fill 32
 
 struct AttentionShape {
   int head_dim = 0, page_size = 0, kv_heads = 0;
@@ -234,7 +234,7 @@ void mix_rows(int rows, const PagedHead<T>& kv, int first, int end, const Factor
 
 inline Vec lane_numbers() { return Vec{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 
-// How much of it a row sees of a segment.
+// What a row sees of a segment.
 struct Weighed {
   bool sees;
   float largest, total;

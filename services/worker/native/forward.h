@@ -3,37 +3,11 @@
 
 #include <memory>
 
-#include "model.h"
 #include "product.h"
+#include "step.h"
 #include "team.h"
 
 namespace loom {
-
-// Mirrored in services/worker/engine/native/library.py; fields as in services/worker/engine/batch.py.
-struct StepInput {
-  int32_t tokens, rows, sampled, table_width;
-  const int64_t *token_ids, *positions, *counts, *contexts, *page_tables, *sampled_at;
-  float* logits;
-};
-
-// Queries of one sequence and one KV head, numbered token by token, head by head.
-struct QueryTile {
-  int row, kv_head, first, count;
-};
-
-// Tokens in a row that one thread begins with, and what is to do of them.
-struct Share {
-  int first = 0, end = 0, first_sampled = 0, end_sampled = 0;
-  int waits_for = 0;               // first of the shares whose keys this one reads; its own number if there are none
-  std::vector<int> shared_tokens;  // tokens whose keys other tasks of the step read
-  std::vector<QueryTile> tiles;
-};
-
-struct Step {
-  StepInput input;
-  std::vector<int> first_token;  // of each row
-  std::vector<Share> shares;
-};
 
 // Numbers of one step between its phases.
 struct Workspace {

@@ -20,7 +20,7 @@ class Team {
  public:
   // Where there is a core for each thread, helpers keep to theirs: the system may leave two that wait for each other
   // on one core for good, and a step then takes half as long again.
-  Team(int threads, int phases) : phases_(new Phase[threads * phases]), threads_(threads), phase_count_(phases) {
+  Team(int threads, int phases) : phases_(new Phase[threads * phases]), phase_count_(phases) {
     const std::vector<int> cores = cores_at_hand();
     const bool enough = (int)cores.size() == threads;
     for (int i = 1; i < threads; i++)
@@ -36,8 +36,6 @@ class Team {
     epoch_.notify_all();
     for (std::thread& helper : helpers_) helper.join();
   }
-
-  int threads() const { return threads_; }
 
   // One thread's walk through one share of a step.
   class Walk {
@@ -163,7 +161,7 @@ class Team {
   }
 
   std::unique_ptr<Phase[]> phases_;
-  const int threads_, phase_count_;
+  const int phase_count_;
   std::shared_ptr<const Program> program_;
   std::atomic<uint32_t> epoch_{0};
   std::atomic<bool> stopping_{false};
