@@ -15,7 +15,7 @@ import json
 import random
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import aiohttp
 import grpc
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 STREAMS, LEEWAY_S = 32, 0.05
 _BEAT_S = 2.0
+_T = TypeVar("_T")
 _FIRST_ID, _LAST_ID = 1_000, 40_000
 
 
@@ -79,9 +80,18 @@ class Onlooker:
         while (message := await self._call.read()) is not grpc.aio.EOF:
             now = time.monotonic()
             if message.HasField("attached"):
-                self._follows[message.attached.submit.request_id].set_result(None)
+                # Once more with its end, where a step was still being told to the owner when it closed.
+                attached = message.attached
+                _settle(self._follows[attached.request_id], None)
+                if attached.record.HasField("end"):
+                    _settle(self._heard[attached.request_id], now)
             for end in message.step.request_end:
-                self._heard[end.request_id].set_result(now)
+                _settle(self._heard[end.request_id], now)
+
+
+def _settle(future: asyncio.Future[_T], value: _T) -> None:
+    if not future.done():
+        future.set_result(value)
 
 
 class Caller:
@@ -105,6 +115,15 @@ class Caller:
             async for line in response.content:
                 if line.startswith(b"event: token"):
                     self.streaming.set()
+
+    async def runs(self) -> None:
+        """Return once tokens come; raises if its request ends instead."""
+        streaming = asyncio.create_task(self.streaming.wait())
+        await asyncio.wait({streaming, self._reading}, return_when=asyncio.FIRST_COMPLETED)
+        streaming.cancel()
+        if self._reading.done():
+            await self._reading
+            raise RuntimeError("a stream ended before its client was to go")
 
     async def go(self, *, by_delete: bool) -> float:
         """Leave; the time at which the client did."""
@@ -137,7 +156,7 @@ async def measure(stand: Stand, samples: int) -> dict[str, list[float]]:
     ):
         callers = [Caller(session, stand, rng) for _ in range(STREAMS)]
         for number in range(samples):
-            await asyncio.gather(*(caller.streaming.wait() for caller in callers))
+            await asyncio.gather(*(caller.runs() for caller in callers))
             caller = callers.pop(rng.randrange(STREAMS))
             freed = await onlooker.follow(caller.request_id)
             await asyncio.sleep(rng.uniform(0.0, 0.1))  # at any moment of a step
