@@ -45,12 +45,12 @@ class NativePool:
         numbers, scales = runs[..., : LANES * dim], runs[..., LANES * dim :].view(torch.float32)
         keys = numbers[:, :, 0].view(layers, total, heads // 2, blocks, dim // pair, LANES, pair)
         values = numbers[:, :, 1].view(layers, total, heads // 2, blocks, LANES // pair, dim, pair)
+        number = 1 if scales.numel() else value
         for position in range(first, self.page_size):
             block, lane = divmod(position, LANES)
-            if scales.numel():
-                scales[:, pages, :, :, block, lane] = value
-            keys[:, pages, :, block, :, lane] = 1 if scales.numel() else value
-            values[:, pages, :, block, lane // pair, :, lane % pair] = 1 if scales.numel() else value
+            scales[:, pages, :, :, block, lane : lane + 1] = value
+            keys[:, pages, :, block, :, lane] = number
+            values[:, pages, :, block, lane // pair, :, lane % pair] = number
 
 
 def _memory(size: int) -> torch.Tensor:
