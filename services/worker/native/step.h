@@ -12,7 +12,7 @@ namespace loom {
 // Mirrored in services/worker/engine/native/library.py; fields as in services/worker/engine/batch.py.
 struct StepInput {
   int32_t tokens, rows, sampled, table_width;
-  const int64_t *token_ids, *positions, *counts, *contexts, *page_tables, *sampled_at;
+  const int64_t *token_ids, *positions, *counts, *page_tables, *sampled_at;
   float* logits;
 };
 

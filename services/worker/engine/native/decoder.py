@@ -98,7 +98,6 @@ class NativeDecoder:
             token_ids=library.pointer(batch.token_ids),
             positions=library.pointer(batch.positions),
             counts=library.pointer(batch.counts),
-            contexts=library.pointer(batch.contexts),
             page_tables=library.pointer(tables),
             sampled_at=library.pointer(batch.sampled),
             logits=self._logits.data_ptr(),

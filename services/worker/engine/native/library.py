@@ -73,10 +73,7 @@ class StepInput(ctypes.Structure):
 
     _fields_ = (
         *((name, c_int32) for name in ("tokens", "rows", "sampled", "table_width")),
-        *(
-            (name, _Ints)
-            for name in ("token_ids", "positions", "counts", "contexts", "page_tables", "sampled_at")
-        ),
+        *((name, _Ints) for name in ("token_ids", "positions", "counts", "page_tables", "sampled_at")),
         ("logits", c_void_p),
     )
 
