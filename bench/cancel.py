@@ -23,6 +23,7 @@ import grpc
 from bench.figures import spread
 from bench.results import write
 from bench.stand import MODEL, Stand, running
+from kit import lifecycle
 from tokenloom.api.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 if TYPE_CHECKING:
@@ -54,9 +55,7 @@ class Onlooker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.wait(self._tasks)
+        await lifecycle.end(*self._tasks)
         await self._channel.close()
 
     async def follow(self, request_id: int) -> asyncio.Future[float]:

@@ -23,6 +23,7 @@ import grpc
 from bench.figures import spread
 from bench.results import write
 from bench.stand import MODEL, Stand, running
+from kit import lifecycle
 from tokenloom.api.inference.v1 import inference_pb2, inference_pb2_grpc
 
 if TYPE_CHECKING:
@@ -105,9 +106,7 @@ async def background(work: Iterable[Coroutine[Any, Any, None]]) -> AsyncIterator
     try:
         yield tasks
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await lifecycle.end(*tasks)
 
 
 async def bench(dtype: str, rounds: int) -> dict[str, Any]:

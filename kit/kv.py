@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from nats.js.errors import BadRequestError
 
-from kit import log
+from kit import lifecycle, log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, ItemsView, Iterator
@@ -49,8 +49,7 @@ async def last_events(bus: Bus, stream: str, subject: str) -> list[Message]:
     following = bus.last_per_subject(stream, subject, keep, on_restart=found.clear, on_current=current.set)
     reading = asyncio.create_task(following)
     await current.wait()
-    reading.cancel()
-    await asyncio.wait({reading})
+    await lifecycle.end(reading)
     return list(found.values())
 
 

@@ -15,6 +15,7 @@ import uvloop
 from kit import log
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
+_CANCEL_AGAIN_S = 0.5
 _log = log.get("lifecycle")
 
 
@@ -57,6 +58,18 @@ def guard(task: asyncio.Task[Any]) -> asyncio.Task[Any]:
     """Fail the process when this background task dies of an exception."""
     task.add_done_callback(_check)
     return task
+
+
+async def end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel the tasks and return once each has ended.
+
+    More than once where it takes that: up to Python 3.11 `asyncio.wait_for`, and so the NATS client, loses a
+    cancellation that comes together with what it waits for.
+    """
+    while running := {task for task in tasks if not task.done()}:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)
 
 
 def _check(task: asyncio.Task[Any]) -> None:

@@ -171,9 +171,7 @@ async def _live(gateway: Gateway, stop: asyncio.Event, metrics_url: str) -> None
         await gateway.lane.flush(_FLUSH_S)
         flushed.set()
         await asyncio.wait([publisher], timeout=_FLUSH_S)
-        for task in (*tasks, publisher):
-            task.cancel()
-        await asyncio.wait([*tasks, publisher])
+        await lifecycle.end(*tasks, publisher)
         gateway.tokenizers.close()
 
 

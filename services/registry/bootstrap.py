@@ -81,8 +81,6 @@ async def _serve(
         _log.info("draining")
     finally:
         await server.stop(config.drain_grace_s)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await lifecycle.end(*tasks)
         with contextlib.suppress(BusError, TimeoutError):
             await asyncio.wait_for(deployments.flush(), FLUSH_S)

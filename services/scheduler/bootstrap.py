@@ -83,9 +83,7 @@ async def serve(
         await server.stop(0)
         await fleet.close()
         await _bounded(tasks[-1])
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await lifecycle.end(*tasks)
         outbox.close()
         metrics_server.shutdown()
 
@@ -107,18 +105,16 @@ def _desk(config: SchedulerConfig) -> Desk:
 
 async def _follow(config: SchedulerConfig, fleet: Fleet, outbox: Outbox, drained: asyncio.Event) -> None:
     """Hear of workers and publish the outbox, once NATS is there."""
-    bus = await Bus.connect(config.nats_url, "scheduler", config.nats_tls)
 
     def on_event(message: Message) -> None:
         fleet.on_change(events_pb2.WorkerChanged.FromString(message.data))
 
-    watch = _background("deployments", bus.last_per_subject(DEPLOYMENT_STREAM, WORKER_SUBJECT, on_event))
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        bus = await Bus.connect(config.nats_url, "scheduler", config.nats_tls)
+        stack.push_async_callback(bus.close)
+        watch = _background("deployments", bus.last_per_subject(DEPLOYMENT_STREAM, WORKER_SUBJECT, on_event))
+        stack.push_async_callback(lifecycle.end, watch)
         await outbox.drain(bus, drained)
-    finally:
-        watch.cancel()
-        await asyncio.wait({watch})
-        await bus.close()
 
 
 async def _drain(config: SchedulerConfig, steps: StepLoop, closer: Closer) -> None:

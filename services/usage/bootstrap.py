@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from kit import log, metrics
 from kit.bus import Bus, BusError, KvView
 from kit.grpc import Server
-from kit.lifecycle import guard, settle_gc
+from kit.lifecycle import end, guard, settle_gc
 from services.usage.adapters import keys
 from services.usage.adapters import metrics as counted
 from services.usage.adapters.database import Database, LedgerUnavailable
@@ -94,13 +94,7 @@ async def _sweep(ledger: Ledger, publisher: keys.KeyPublisher, bus: Bus) -> NoRe
 
 
 def _background(stack: AsyncExitStack, work: Coroutine[object, object, NoReturn], name: str) -> None:
-    task = guard(asyncio.create_task(work, name=name))
-
-    async def end() -> None:
-        task.cancel()
-        await asyncio.wait({task})
-
-    stack.push_async_callback(end)
+    stack.push_async_callback(end, guard(asyncio.create_task(work, name=name)))
 
 
 def _now_us() -> int:

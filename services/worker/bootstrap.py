@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlparse
 
-from kit import log, metrics
+from kit import lifecycle, log, metrics
 from kit.grpc import LANE_MESSAGE_BYTES, Server, channel
 from services.worker.adapters.engine_thread import EngineThread
 from services.worker.adapters.metrics import WorkerMetrics
@@ -77,9 +77,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None
         return task.result() if task.done() else None
     finally:
         # Also when we are cancelled: the channel that `work` uses closes next.
-        task.cancel()
-        stopping.cancel()
-        await asyncio.wait({task, stopping})
+        await lifecycle.end(task, stopping)
 
 
 def _loading(load: LoadEngine, model: registry_pb2.ModelVersion) -> Callable[[], Engine]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kit import lifecycle, log
 from tokenloom.api.worker.v1 import worker_pb2
@@ -56,7 +56,7 @@ class Life:
         if self._thread.ended.done() and self._thread.ended.exception():
             lifecycle.fail("the engine ended")
         await self._thread.stop(grace_s=1.0)
-        await _cancel(lease)
+        await lifecycle.end(lease)
 
     async def _serve(self, stop: asyncio.Event) -> None:
         self._servicer.state = worker_pb2.WORKER_STATE_READY
@@ -65,7 +65,7 @@ class Life:
         lifecycle.settle_gc()
         _log.info("ready", **_facts(self._thread.loaded.result()))
         await stop.wait()
-        await _cancel(health)
+        await lifecycle.end(health)
 
     async def _watch_health(self) -> None:
         was_alive = None
@@ -91,11 +91,6 @@ class Life:
     async def _set_serving(self, serving: bool) -> None:
         for name in ("", SERVICE):
             await self._server.set_serving(name, serving)
-
-
-async def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
 
 
 def _facts(engine: Engine) -> dict[str, object]:

@@ -67,10 +67,7 @@ class Fleet:
 
     async def close(self) -> None:
         """Let go of every worker."""
-        for attachment in self._attachments.values():
-            attachment.task.cancel()
-        if self._attachments:
-            await asyncio.wait({attachment.task for attachment in self._attachments.values()})
+        await lifecycle.end(*(attachment.task for attachment in self._attachments.values()))
 
     def _replace(self, change: events_pb2.WorkerChanged, current: Attachment | None) -> None:
         if current is not None:

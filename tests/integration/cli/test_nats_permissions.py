@@ -8,6 +8,7 @@ import nats
 import nats.errors
 import pytest
 
+from kit import lifecycle
 from kit.bus import Bus, KvView
 from kit.kv_store import Entry, KvStore, RevisionError
 from tokenloom.up import nats as broker
@@ -122,8 +123,7 @@ async def test_usage_events_flow_from_gateway_and_scheduler_to_the_usage_service
         await bus.publish("usage.v1.opened.dev", user.encode(), msg_id=user)
         await bus.close()
     await asyncio.wait_for(done.wait(), 10)
-    consumer.cancel()
-    await asyncio.gather(consumer, return_exceptions=True)
+    await lifecycle.end(consumer)
     await usage.close()
     assert sorted(seen) == [b"gateway", b"scheduler"]
 
@@ -140,8 +140,7 @@ async def test_deployment_events_flow_from_the_registry_to_the_scheduler(urls):
         )
     )
     assert await asyncio.wait_for(seen.get(), 10) == b"ready"
-    watch.cancel()
-    await asyncio.gather(watch, return_exceptions=True)
+    await lifecycle.end(watch)
     await scheduler.close()
     await registry.close()
 
@@ -155,8 +154,7 @@ async def test_the_gateway_watches_the_buckets_that_their_owners_write(urls, own
     running = asyncio.create_task(view.run())
     await asyncio.wait_for(view.ready(), 10)
     assert view.get("name") == b"value"
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    await lifecycle.end(running)
     await gateway.close()
     await writer.close()
 

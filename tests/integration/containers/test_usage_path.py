@@ -7,6 +7,7 @@ import nats.errors
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from kit import lifecycle
 from kit.bus import Bus
 from kit.outbox import Outbox
 from services.usage.adapters.database import Database, LedgerUnavailable
@@ -53,9 +54,7 @@ async def path(ledger, nats_urls, tmp_path):
     yield request
     stop.set()
     await asyncio.wait({publisher}, timeout=10)
-    consumer.cancel()
-    publisher.cancel()
-    await asyncio.wait({consumer, publisher})
+    await lifecycle.end(consumer, publisher)
     await gateway.close()
     await usage.close()
     outbox.close()

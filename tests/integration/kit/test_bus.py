@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from kit import lifecycle
 from kit.backlog import Event
 from kit.bus import Bus, BusError, KvView
 from kit.kv import last_events
@@ -23,8 +24,7 @@ async def running(coroutine):
     try:
         yield task
     finally:
-        task.cancel()
-        await asyncio.wait({task})
+        await lifecycle.end(task)
         assert task.cancelled(), task.exception()
 
 
@@ -182,6 +182,17 @@ async def test_a_snapshot_is_whole_however_soon_the_server_sends_it(bus, name):
             ("a", b"", True),
             ("b", b"2", False),
         ]
+
+
+async def test_a_watch_that_is_ended_as_an_event_arrives_ends(bus, stream):
+    for number in range(5):
+        current = asyncio.Event()
+        watch = bus.last_per_subject(stream, f"{stream}.>", lambda _: None, on_current=current.set)
+        watching = asyncio.create_task(watch)
+        await current.wait()
+        await bus.publish(f"{stream}.a", b"", msg_id=str(number))  # its answer and the event come together
+        async with asyncio.timeout(5):
+            await lifecycle.end(watching)
 
 
 async def test_a_view_waits_for_its_bucket_and_follows_it(bus, name, eventually):

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from kit import artifacts
+from kit import artifacts, lifecycle
 from kit.grpc import channel
 from tokenloom.api.events.v1 import events_pb2
 from tokenloom.api.registry.v1 import registry_pb2, registry_pb2_grpc
@@ -157,5 +157,4 @@ class WorkerEvents:
         ]
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait({self._task})
+        await lifecycle.end(self._task)

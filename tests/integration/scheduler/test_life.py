@@ -6,6 +6,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from kit import lifecycle
 from kit.grpc import channel, service_error
 from tests.integration.scheduler.support import FINISH, until
 from tokenloom.api.events.v1 import events_pb2
@@ -22,7 +23,7 @@ async def closed_events(house, count, within_s=8.0):
     try:
         await until(lambda: asyncio.sleep(0, events), lambda known: len(known) >= count, within_s)
     finally:
-        following.cancel()
+        await lifecycle.end(following)
     return events
 
 

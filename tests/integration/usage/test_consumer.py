@@ -7,6 +7,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from kit import lifecycle
 from services.usage.adapters.database import LedgerUnavailable
 from services.usage.adapters.ledger import Ledger
 from services.usage.core.listing import query
@@ -83,7 +84,7 @@ async def test_a_database_that_is_away_holds_the_acks_and_loses_nothing(bus, dat
     rows = await until_stored(ledger, 20)
     assert sorted(row.entry.request_id for row in rows) == list(range(1, 21))
     await until_acknowledged(bus, "away")
-    consumer.cancel()
+    await lifecycle.end(consumer)
 
 
 async def test_a_crash_between_commit_and_ack_doubles_nothing(bus, database):
@@ -98,13 +99,13 @@ async def test_a_crash_between_commit_and_ack_doubles_nothing(bus, database):
     await publish(bus, range(1, 11))
     first = asyncio.create_task(bus.consume("USAGE", f"crash-{id(database)}", commits_then_dies, 64))
     await crashed.wait()
-    first.cancel()
+    await lifecycle.end(first)
     before = await until_stored(ledger, 1)
     await publish(bus, range(1, 11))
     second = asyncio.create_task(bus.consume("USAGE", f"again-{id(database)}", recorder, 64))
     await until_stored(ledger, 10)
     await until_acknowledged(bus, f"again-{id(database)}")
-    second.cancel()
+    await lifecycle.end(second)
     after = {row.entry.request_id: row for row in await ledger.page(ALL)}
     assert len(after) == 10
     assert all(after[row.entry.request_id] == row for row in before)
@@ -118,7 +119,7 @@ async def test_the_usage_stream_is_no_work_queue_that_loses_messages(bus, databa
     reader = asyncio.create_task(bus.consume("USAGE", durable, Recorder(ledger), 64))
     await until_stored(ledger, 3)
     await until_acknowledged(bus, durable)
-    reader.cancel()
+    await lifecycle.end(reader)
     stream = await bus.js.stream_info("USAGE")
     assert (stream.config.retention, stream.state.messages) == ("limits", 6)
     config = (await bus.js.consumer_info("USAGE", durable)).config

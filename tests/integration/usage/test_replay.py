@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from kit import lifecycle
 from services.usage.adapters.database import Database
 from services.usage.adapters.ledger import Ledger
 from services.usage.bootstrap import DURABLE, STREAM, SUBJECTS
@@ -45,8 +46,7 @@ async def consuming(bus, ledger):
     try:
         yield
     finally:
-        consumer.cancel()
-        await asyncio.wait({consumer})
+        await lifecycle.end(consumer)
 
 
 async def until_closed(ledger, count):

@@ -13,6 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from kit import lifecycle
 from kit.bus import KvView
 from kit.grpc import channel, service_error
 from services.usage.core.keys import digest
@@ -157,7 +158,7 @@ async def test_the_development_key_is_published_as_a_digest_only(usage, bus):
     view = KvView(bus, "keys", events_pb2.KeyRecord.FromString)
     task = asyncio.create_task(view.run())
     await asyncio.wait_for(view.ready(), 10)
-    task.cancel()
+    await lifecycle.end(task)
     record = view.get(digest(DEV_KEY))
     assert (record.tenant_id, record.revoked) == ("dev", False)
     assert DEV_KEY not in usage.log()
@@ -170,7 +171,7 @@ async def test_a_key_that_the_bucket_lost_is_published_again(usage, bus, eventua
     task = asyncio.create_task(view.run())
     await asyncio.wait_for(view.ready(), 10)
     await eventually(lambda: [key for key, _ in view.items()] == [digest(DEV_KEY)])
-    task.cancel()
+    await lifecycle.end(task)
 
 
 async def test_a_kill_in_the_middle_loses_and_doubles_nothing(usage, bus, first_id):

@@ -1,9 +1,12 @@
+import asyncio
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+
+from kit import lifecycle
 
 PRELUDE = """
 import asyncio
@@ -83,3 +86,23 @@ async def main(stop):
     _, err = child.communicate(timeout=10)
     assert child.returncode == 1
     assert "background task pump died" in err
+
+
+async def test_a_task_that_loses_a_cancellation_is_ended_all_the_same():
+    heard = 0
+
+    async def deaf_once():
+        nonlocal heard
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                heard += 1
+                if heard > 1:
+                    raise
+
+    deaf, done = asyncio.create_task(deaf_once()), asyncio.create_task(asyncio.sleep(0))
+    await done
+    async with asyncio.timeout(5):
+        await lifecycle.end(deaf, done)
+    assert (heard, deaf.cancelled(), done.result()) == (2, True, None)
