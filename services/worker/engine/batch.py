@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from services.worker.engine.slots import SlotTable
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class Batch:
     token_ids, positions, cells: [tokens]; a cell is where a token's KV goes: page * page_size + offset.
     counts, contexts: [rows]: tokens of the row in this step, and up to and including this step.
     page_tables: [rows, pages of the longest context]; entries beyond a row's own context name the pool's
-    blank page. sampled: index into `token_ids` of each token whose logits are wanted.
+    blank page. sampled: index into `token_ids` of each token after which one is drawn.
+    wanted: [sampled]: whether more than the likeliest token is asked of the logits; of all, where it is None.
     """
 
     token_ids: Ints
@@ -33,6 +35,7 @@ class Batch:
     contexts: Ints
     page_tables: Ints
     sampled: Ints
+    wanted: Bools | None = None
 
 
 class Pool(Protocol):
@@ -63,7 +66,7 @@ class Forward(Protocol):
     """The model: writes the KV of every token of a batch into the pool's pages."""
 
     def __call__(self, batch: Batch) -> torch.Tensor:
-        """Return the logits of the sampled tokens: [sampled, vocabulary]."""
+        """Return the logits of the sampled tokens, [sampled, vocabulary]; rows not wanted may hold none."""
         ...
 
 
@@ -83,6 +86,7 @@ def build_batch(table: SlotTable, slots: Ints, counts: Ints) -> Batch:
     size = table.page_size
     width = -(-int(contexts.max()) // size)
     own = np.arange(width) < -(-contexts // size)[:, None]
+    sampled = contexts == table.known[slots]
     page_tables = np.where(own, table.pages[slots, :width], table.page_count).astype(np.int64)
     return Batch(
         token_ids=table.tokens[slots[row], positions].astype(np.int64),
@@ -91,5 +95,6 @@ def build_batch(table: SlotTable, slots: Ints, counts: Ints) -> Batch:
         counts=counts,
         contexts=contexts,
         page_tables=page_tables,
-        sampled=(ends - 1)[contexts == table.known[slots]],
+        sampled=(ends - 1)[sampled],
+        wanted=table.wanted(slots[sampled]),
     )

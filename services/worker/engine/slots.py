@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from services.worker.engine.noise import row_keys
-from services.worker.engine.sampling import Draws
+from services.worker.engine.sampling import GREEDY_BELOW, Draws
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from services.worker.engine.batch import Ints
+    from services.worker.engine.batch import Bools, Ints
     from tokenloom.api.worker.v1 import worker_pb2
 
 MAX_TOP_LOGPROBS = 20
@@ -141,6 +141,11 @@ class SlotTable:
             top_logprobs=self._top_logprobs[slots],
             keys=row_keys(self._seed[slots], self._choice[slots], self.known[slots]),
         )
+
+    def wanted(self, slots: Ints) -> Bools:
+        """Whether more than the likeliest token is asked of each slot's logits."""
+        wanted: Bools = (self._temperature[slots] >= GREEDY_BELOW) | (self._top_logprobs[slots] >= 0)
+        return wanted
 
     def append(self, slots: Ints, token_ids: Ints) -> None:
         """Make sampled tokens known; one beyond the context has no place and no successor."""

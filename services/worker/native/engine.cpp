@@ -73,7 +73,14 @@ class Model {
   }
 
   void step(const StepInput& input) {
+    space_.likeliest.assign((size_t)shape_.threads * input.sampled, {});
     run(planned(input), [](const auto& forward, Team::Walk& walk) { forward.run(walk); });
+    for (int row = 0; row < input.sampled; row++) {
+      Likeliest all;
+      for (int thread = 0; thread < shape_.threads; thread++) all.join(space_.likeliest[thread * input.sampled + row]);
+      input.likeliest[row] = all.token();
+      input.finite[row] = all.finite();
+    }
   }
 
   void products(int rows) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "likeliest.h"
 #include "product.h"
 #include "step.h"
 #include "team.h"
@@ -14,6 +15,7 @@ struct Workspace {
   int capacity = 0, inner = 0;
   std::vector<float> residual, qkv, attended, out, cos, sin;
   Rows normed, attention, gated, last;
+  std::vector<Likeliest> likeliest;  // [threads, sampled]
 };
 
 template <typename T>
@@ -43,7 +45,7 @@ class Forward {
     const int first = share_.first_sampled, end = share_.end_sampled;
     if (!each(walk, first, end, [&](int at) { final_norm(last, at); })) return;
     multiply(walk, space_.last, first, end, last.matrices[kHead], [&](int row, int channel, const float* values) {
-      put_logits(row, channel, values);
+      put_logits(walk.thread(), row, channel, values);
     });
   }
 
@@ -298,16 +300,22 @@ class Forward {
     norm(token, last.vector(kFinalNorm), space_.last, at);
   }
 
-  void put_logits(int row, int channel, const float* values) const {
+  void put_logits(int thread, int row, int channel, const float* values) const {
+    const bool wanted = !input_.wanted || input_.wanted[row];
+    Likeliest& likeliest = space_.likeliest[(size_t)thread * input_.sampled + row];
     float* to = input_.logits + (size_t)row * shape_.vocabulary + channel;
     for (int i = 0; i < kBlock && channel + i < shape_.vocabulary; i += kLanes) {
-      Vec logit = load(values + i);
-      if (shape_.logit_cap > 0) logit = tanh(logit / shape_.logit_cap) * shape_.logit_cap;
+      Vec logits = load(values + i);
+      if (shape_.logit_cap > 0) logits = tanh(logits / shape_.logit_cap) * shape_.logit_cap;
       const int fit = std::min(kLanes, shape_.vocabulary - channel - i);
-      if (fit == kLanes)
-        store(to + i, logit);
-      else
-        std::memcpy(to + i, &logit, fit * sizeof(float));
+      // Channels that only pad are made like the first, which comes before them.
+      if (fit < kLanes)
+        for (int lane = fit; lane < kLanes; lane++) logits[lane] = logits[0];
+      likeliest.see(logits, channel + i);
+      if (wanted && fit == kLanes)
+        store(to + i, logits);
+      else if (wanted)
+        std::memcpy(to + i, &logits, fit * sizeof(float));
     }
   }
 

@@ -17,8 +17,8 @@ struct SampleInput {
   const double *temperature, *top_p, *min_p;
   const int64_t* top_k;
   const uint64_t* keys;
-  int64_t* token_ids;
-  uint8_t* finite;
+  const uint8_t* finite;
+  int64_t* token_ids;  // at first the likeliest, which greedy rows keep
 };
 
 namespace detail {
@@ -135,28 +135,10 @@ class Row {
 }  // namespace detail
 
 inline void sample(const SampleInput& input, int row) {
-  const float* logits = input.logits + (size_t)row * input.vocabulary;
-  Vec high = splat(-std::numeric_limits<float>::infinity());
-  Ints sound = splat(-1);
-  int at = 0;
-  for (; at + kLanes <= input.vocabulary; at += kLanes) {
-    const Vec some = load(logits + at);
-    high = larger(some, high);
-    sound &= some - some == 0.0f;
-  }
-  float highest = most(high);
-  bool finite = true;
-  for (int i = 0; i < kLanes; i++) finite &= sound[i] != 0;
-  for (; at < input.vocabulary; at++) {
-    highest = std::max(highest, logits[at]);
-    finite &= logits[at] - logits[at] == 0;
-  }
-  input.finite[row] = finite;
-  const int likeliest = (int)(std::find(logits, logits + input.vocabulary, highest) - logits);
-  input.token_ids[row] = finite ? likeliest : 0;
   const double temperature = input.temperature[row];
-  if (!finite || temperature < detail::kGreedyBelow) return;
-  const detail::Row scaled(logits, input.vocabulary, highest, (float)temperature);
+  if (!input.finite[row] || temperature < detail::kGreedyBelow) return;
+  const float* logits = input.logits + (size_t)row * input.vocabulary;
+  const detail::Row scaled(logits, input.vocabulary, logits[input.token_ids[row]], (float)temperature);
   detail::Cut cut;
   const int64_t top_k = input.top_k[row];
   if (top_k > 0 && top_k < input.vocabulary)

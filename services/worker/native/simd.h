@@ -118,6 +118,15 @@ inline int32_t most(Ints a) {
 #endif
 }
 
+// Whether a lane of a condition holds.
+inline bool any(Ints condition) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)condition, (__m512i)condition) != 0;
+#else
+  return fold<int32_t>(condition, [](int32_t x, int32_t y) { return x | y; }) != 0;
+#endif
+}
+
 inline Ints rounded(Vec a) {
 #if defined(__AVX512F__)
   return (Ints)_mm512_cvtps_epi32(a);

@@ -13,7 +13,10 @@ namespace loom {
 struct StepInput {
   int32_t tokens, rows, sampled, table_width;
   const int64_t *token_ids, *positions, *counts, *page_tables, *sampled_at;
+  const uint8_t* wanted;  // of each sampled token, whether its logits are to be written; all are, where it is null
   float* logits;
+  int64_t* likeliest;
+  uint8_t* finite;
 };
 
 // Queries of one sequence and one KV head, numbered token by token, head by head.

@@ -41,6 +41,7 @@ class Team {
   class Walk {
    public:
     int share() const { return share_; }
+    int thread() const { return thread_; }
 
     // Run task(0 .. count - 1), together with the threads that have joined; false when the step is over already.
     template <typename Task>
@@ -64,7 +65,8 @@ class Team {
 
    private:
     friend class Team;
-    Walk(Team& team, uint64_t epoch, int share) : team_(team), epoch_(epoch), share_(share) {}
+    Walk(Team& team, uint64_t epoch, int share, int thread)
+        : team_(team), epoch_(epoch), share_(share), thread_(thread) {}
 
     bool wait(const auto& phase, int count) const {
       const uint64_t all = (epoch_ << 32) | (uint32_t)count;
@@ -81,7 +83,7 @@ class Team {
 
     Team& team_;
     const uint64_t epoch_;
-    const int share_;
+    const int share_, thread_;
     int next_ = 0;
   };
 
@@ -118,7 +120,7 @@ class Team {
 
   void work(const Program& program, uint32_t epoch, int thread) {
     for (int i = 0; i < program.shares; i++) {
-      Walk walk(*this, epoch, (thread + i) % program.shares);
+      Walk walk(*this, epoch, (thread + i) % program.shares, thread);
       program.of_share(walk);
     }
   }

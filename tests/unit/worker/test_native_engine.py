@@ -24,6 +24,7 @@ from tests.unit.worker.engine_driver import (
     all_logprobs,
     cases_of,
     check_against,
+    draws_of,
     needs_native,
     prompt_of,
     reseal,
@@ -228,6 +229,36 @@ def test_threads_that_share_a_step_change_no_bit_of_it(tmp_path: Path, counts: l
     assert all(torch.equal(each, logits[0]) for each in logits)
 
 
+@pytest.mark.parametrize("few", [True, False], ids=["5 tokens", "389 tokens"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_the_likeliest_token_is_known_without_the_logits(tmp_path: Path, dtype: Any, few: bool) -> None:
+    artifact = random_model(tmp_path / "model", SHAPES["odd widths"] | {"vocab_size": 5 if few else 389})
+    tensors = load_file(artifact / artifacts.WEIGHTS)
+    head = tensors["lm_head.weight"]
+    if few:  # all of a row's logits may be negative: channels that only pad are likelier
+        head[:] = head[0] * torch.tensor([1, 1, 2, 3, 3])[:, None]
+    else:
+        head[200:] = head[:189]
+    save_file(tensors, artifact / artifacts.WEIGHTS)
+    for threads in (1, 2, 3):
+        engine: Any = load_engine(reseal(artifact), replace(NATIVE, dtype=dtype, threads=threads))
+        engine.pool.data.zero_()
+        batch = ragged(engine, [1] * 40 + [30], [0] * 41)
+        logits, rows = engine.forward(batch).clone(), len(batch.sampled)
+        assert (logits.amax(-1) < 0).any() or not few
+        random = np.arange(rows) % 3 == 1
+        draws = draws_of(np.arange(rows).astype(np.uint64), temperature=np.where(random, 1.0, 0.0))
+        everything = engine.forward.draw(logits, draws)
+        engine.forward(batch).fill_(torch.nan)
+        some = engine.forward(replace(batch, wanted=random))
+        assert some.isnan().any(-1).tolist() == (~random).tolist()
+        engine.forward.draw(some, draws)
+        drawn = engine.forward.draw(some, draws)
+        assert drawn.token_id.tolist() == everything.token_id.tolist()
+        assert drawn.token_id[~random].tolist() == logits.argmax(-1)[~random].tolist()
+        assert drawn.finite.all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_keys_and_values_that_were_never_written_change_nothing(tiny_artifact: Path, dtype: Any) -> None:
     engine: Any = load_engine(tiny_artifact, replace(NATIVE, dtype=dtype))
@@ -248,8 +279,11 @@ def test_a_key_or_value_that_is_no_number_reaches_the_logits_of_its_row_alone(
     batch = ragged(engine, [1, 1, 3], [20, 20, 20])
     pages = engine.pool.data.view(torch.uint8)[:, batch.page_tables[1, 0]]
     pages[:, slice(2) if half == "keys" else slice(2, None)] = 0xFF
-    finite = engine.forward(batch).isfinite().all(-1)
-    assert finite.tolist() == [True, False, True, True, True]
+    finite = [True, False, True, True, True]
+    assert engine.forward(batch).isfinite().all(-1).tolist() == finite
+    unwritten = engine.forward(replace(batch, wanted=np.zeros(5, np.bool_)))
+    greedy = draws_of(np.zeros(5, np.uint64), temperature=0.0)
+    assert engine.forward.draw(unwritten, greedy).finite.tolist() == finite
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])

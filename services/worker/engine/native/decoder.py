@@ -22,10 +22,12 @@ from services.worker.engine.native.library import (
     VectorKind,
 )
 from services.worker.engine.native.pool import LANES
-from services.worker.engine.sampling import Drawn, logprobs_of
+from services.worker.engine.sampling import GREEDY_BELOW, Drawn, logprobs_of
 from services.worker.engine.spec import Dense
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from services.worker.engine.batch import Batch
     from services.worker.engine.native.pool import NativePool
     from services.worker.engine.sampling import Draws
@@ -58,6 +60,14 @@ class Part(NamedTuple):
     spread: int
 
 
+class _Scores(NamedTuple):
+    """Rows of logits with each one's likeliest token, and whether all of its logits are finite."""
+
+    logits: torch.Tensor
+    likeliest: npt.NDArray[np.int64]
+    finite: npt.NDArray[np.bool_]
+
+
 class NativeDecoder:
     """A model over paged KV, as `Decoder`; the logits that a call returns hold until the next."""
 
@@ -71,7 +81,8 @@ class NativeDecoder:
         self._blocks = BlockLoader(spec, weights)
         self._format = FORMATS[dtype]
         self._embedding = weights.stored("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
-        self._logits = torch.empty(0)
+        self._space = torch.empty(0)
+        self._last = _Scores(self._space, np.zeros(0, np.int64), np.zeros(0, np.bool_))
         self._model: int | None = self._library.loom_create(ctypes.byref(self._shape(dtype, threads)))
         if self._model is None:
             raise EngineError("no memory for the model")
@@ -85,10 +96,11 @@ class NativeDecoder:
             self._library.loom_destroy(self._model)
 
     def __call__(self, batch: Batch) -> torch.Tensor:
-        """Return the logits of the sampled tokens: [sampled, vocabulary]."""
+        """Return the logits of the sampled tokens, [sampled, vocabulary]; rows not wanted hold none."""
         count = len(batch.sampled)
-        if len(self._logits) < count:
-            self._logits = torch.empty(count, self._spec.vocab_size)
+        if len(self._space) < count:
+            self._space = torch.empty(count, self._spec.vocab_size)
+        last = self._last = _Scores(self._space[:count], np.zeros(count, np.int64), np.zeros(count, np.bool_))
         tables = np.ascontiguousarray(batch.page_tables)
         step = StepInput(
             tokens=len(batch.token_ids),
@@ -100,26 +112,32 @@ class NativeDecoder:
             counts=library.pointer(batch.counts),
             page_tables=library.pointer(tables),
             sampled_at=library.pointer(batch.sampled),
-            logits=self._logits.data_ptr(),
+            wanted=None if batch.wanted is None else batch.wanted.ctypes.data,
+            logits=last.logits.data_ptr(),
+            likeliest=last.likeliest.ctypes.data,
+            finite=last.finite.ctypes.data,
         )
         self._must(self._library.loom_step(self._model, ctypes.byref(step)))
-        return self._logits[:count]
+        return last.logits
 
     def products(self, rows: int) -> None:
         """Compute a step's products of so many rows and nothing else, to learn what they cost alone."""
         self._must(self._library.loom_products(self._model, rows))
 
     def draw(self, logits: torch.Tensor, draws: Draws) -> Drawn:
-        """As `sampling.draw`, of the same distributions; the tokens of a seed are others."""
-        token_id = np.zeros(len(logits), np.int64)
-        finite = np.zeros(len(logits), np.bool_)
-        asked = (draws.temperature, draws.top_p, draws.min_p, draws.top_k, draws.keys)
-        columns = (*(np.ascontiguousarray(column) for column in asked), token_id, finite)
-        logits = logits.contiguous()
-        sample = SampleInput(
-            len(logits), logits.shape[1], logits.data_ptr(), *(column.ctypes.data for column in columns)
-        )
-        self._must(self._library.loom_sample(self._model, ctypes.byref(sample)))
+        """As `sampling.draw`, of the same distributions; the tokens of a seed are others.
+
+        Of the last call's logits the likeliest are known, of any others they are looked for.
+        """
+        known = self._last if logits is self._last.logits else _looked_through(logits.contiguous())
+        logits, token_id, finite = known.logits, known.likeliest.copy(), known.finite
+        if (draws.temperature >= GREEDY_BELOW).any():
+            asked = (draws.temperature, draws.top_p, draws.min_p, draws.top_k, draws.keys, finite, token_id)
+            columns = [np.ascontiguousarray(column) for column in asked]
+            sample = SampleInput(
+                len(logits), logits.shape[1], logits.data_ptr(), *(column.ctypes.data for column in columns)
+            )
+            self._must(self._library.loom_sample(self._model, ctypes.byref(sample)))
         return Drawn(finite, token_id, *logprobs_of(logits, token_id, draws.top_logprobs))
 
     def _shape(self, dtype: str, threads: int) -> ModelShape:
@@ -234,6 +252,10 @@ class NativeDecoder:
     def _must(self, failed: int) -> None:
         if failed:
             raise MemoryError("the native engine has no memory")
+
+
+def _looked_through(logits: torch.Tensor) -> _Scores:
+    return _Scores(logits, logits.argmax(-1).numpy(), logits.isfinite().all(-1).numpy())
 
 
 def _source(weight: torch.Tensor) -> tuple[int, int, int, int]:

@@ -69,12 +69,12 @@ class ModelShape(ctypes.Structure):
 
 
 class StepInput(ctypes.Structure):
-    """`StepInput` of forward.h."""
+    """`StepInput` of step.h."""
 
     _fields_ = (
         *((name, c_int32) for name in ("tokens", "rows", "sampled", "table_width")),
         *((name, _Ints) for name in ("token_ids", "positions", "counts", "page_tables", "sampled_at")),
-        ("logits", c_void_p),
+        *((name, c_void_p) for name in ("wanted", "logits", "likeliest", "finite")),
     )
 
 
@@ -86,7 +86,7 @@ class SampleInput(ctypes.Structure):
         ("vocabulary", c_int32),
         *(
             (name, c_void_p)
-            for name in ("logits", "temperature", "top_p", "min_p", "top_k", "keys", "token_ids", "finite")
+            for name in ("logits", "temperature", "top_p", "min_p", "top_k", "keys", "finite", "token_ids")
         ),
     )
 
