@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import grpc
@@ -41,24 +41,44 @@ async def over_grpc(stand: Stand, output: int, hear: Callable[[list[int]], None]
 
 async def over_http(stand: Stand, output: int, hear: Callable[[list[int]], None]) -> None:
     """The same over server-sent events, on a bare socket."""
-    at = urlsplit(stand.http_url)
+    host, _, port = urlsplit(stand.http_url).netloc.partition(":")
     body = json.dumps(
         {"model": SMOLLM2, "promptTokenIds": _prompt(), "maxOutputTokens": output, "ignoreEos": True}
     )
     head = (
-        f"POST /v1/generations HTTP/1.1\r\nHost: {at.netloc}\r\nAuthorization: Bearer {stand.api_key}\r\n"
+        f"POST /v1/generations HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {stand.api_key}\r\n"
         "Accept: text/event-stream\r\nContent-Type: application/json\r\nConnection: close\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
-    reader, writer = await asyncio.open_connection(at.hostname, at.port)
-    writer.write((head + body).encode())
-    status = await reader.readline()
-    if b" 200 " not in status:
-        raise RuntimeError((await reader.read()).decode())
-    async for line in reader:
-        if line.startswith(b"data: ") and b'"tokenIds":[' in line:
-            hear(json.loads(line[6:])["tokenIds"])
-    writer.close()
+    heard = _Heard((head + body).encode(), hear)
+    await asyncio.get_running_loop().create_connection(lambda: heard, host, int(port))
+    await heard.ended
+
+
+class _Heard(asyncio.Protocol):
+    """One request, and the token ids of the events that answer it."""
+
+    def __init__(self, request: bytes, hear: Callable[[list[int]], None]) -> None:
+        self.ended = asyncio.get_running_loop().create_future()
+        self._request, self._hear = request, hear
+        self._head, self._rest = b"", b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.WriteTransport", transport).write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._head = self._head or data
+        *events, self._rest = (self._rest + data).split(b"\n\n")
+        for event in events:
+            _, found, ids = event.partition(b'"tokenIds":[')
+            if found:
+                self._hear(list(map(int, ids.partition(b"]")[0].split(b","))))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc or not self._head.startswith(b"HTTP/1.1 200 "):
+            self.ended.set_exception(exc or RuntimeError(self._head.decode()))
+        else:
+            self.ended.set_result(None)
 
 
 def _prompt() -> list[int]:

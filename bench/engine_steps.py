@@ -10,6 +10,7 @@ import argparse
 import json
 import statistics
 import time
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +38,13 @@ class Bench:
         self.random = np.random.default_rng(7)
 
     def decode(self, rows: int, context: int, steps: int, sampling: worker_pb2.Sampling) -> dict[str, float]:
-        """Milliseconds of one step in which every row decodes one token."""
+        """Milliseconds of one step in which every row decodes one token, and of its products alone.
+
+        In turn, since a machine's state may change between two steps; where torch computes, no products.
+        """
         self._prefill(self._start(rows, context, steps + 1, sampling), rows, context, 256)
-        found: dict[str, list[float]] = {"step": [], "cpu": [], "forward": [], "sample": []}
+        forward = getattr(self.engine, "forward", None)
+        found: defaultdict[str, list[float]] = defaultdict(list)
         for _ in range(steps):
             plan = worker_pb2.StepPlan(slot=range(rows), token_count=[1] * rows)
             began, cpu_began = time.perf_counter(), time.process_time()
@@ -49,19 +54,14 @@ class Bench:
             found["forward"].append(result.forward_us / 1e3)
             found["sample"].append(result.sample_us / 1e3)
             assert len(result.token_id) == rows
+            if isinstance(forward, NativeDecoder):
+                began = time.perf_counter()
+                forward.products(rows)
+                found["products"].append((time.perf_counter() - began) * 1e3)
         shown = {f"{name}_ms": statistics.median(times) for name, times in found.items()}
+        if "products" in found:
+            shown["step_of_products"] = shown["step_ms"] / shown["products_ms"]
         return shown | {f"least_{name}_ms": min(times) for name, times in found.items()}
-
-    def products(self, rows: int, steps: int) -> list[float]:
-        """Milliseconds of the products of so many rows alone; none where torch computes them."""
-        forward, times = getattr(self.engine, "forward", None), list[float]()
-        if not isinstance(forward, NativeDecoder):
-            return times
-        for _ in range(steps):
-            began = time.perf_counter()
-            forward.products(rows)
-            times.append((time.perf_counter() - began) * 1e3)
-        return times
 
     def prefill(self, prompt: int, chunk: int, repeats: int) -> dict[str, float]:
         """Prompt tokens a second of one prompt in chunks."""
@@ -108,14 +108,7 @@ def measure(bench: Bench, rows: list[int], context: int, steps: int, chunks: lis
     """Return every figure by what was measured."""
     found: dict[str, object] = {"revision": bench.engine.runtime_revision, "load_s": round(bench.load_s, 2)}
     for count in rows:
-        step = found[f"decode {count} greedy"] = bench.decode(count, context, steps, GREEDY)
-        if alone := bench.products(count, steps):
-            found[f"products {count} alone"] = {
-                "ms": statistics.median(alone),
-                "least_ms": min(alone),
-                "step_of_them": step["step_ms"] / statistics.median(alone),
-                "least_step_of_them": step["least_step_ms"] / min(alone),
-            }
+        found[f"decode {count} greedy"] = bench.decode(count, context, steps, GREEDY)
     for name, sampling in RANDOM.items() if rows else ():
         found[f"decode {max(rows)} {name}"] = bench.decode(max(rows), context, max(steps // 3, 3), sampling)
     for chunk in chunks:
