@@ -16,13 +16,12 @@ from nats.js.errors import BadRequestError
 from kit import atomic, log
 from kit.backoff import jittered
 from kit.kv import KvView, create_bucket
-from kit.messages import BatchHandler, Handler, Hook, Message, fetch, from_nats
+from kit.messages import RETRY_S, BatchHandler, Handler, Hook, Message, fetch, from_nats, handle
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Sequence
 
-    from nats.aio.msg import Msg
     from nats.js import JetStreamContext
     from nats.js.kv import KeyValue
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Bus", "BusError", "KvView", "Message"]
 
 V = TypeVar("V")
-RETRY_S = 0.5
 RECONNECT_S = 0.25
 ACK_WAIT_S = 10.0
 PUBLISH_TIMEOUT_S = 5.0
@@ -76,7 +74,7 @@ class Bus:
         return self._js
 
     async def close(self) -> None:
-        """Leave NATS."""
+        """Leave NATS; what still waits for it, or follows it, raises `BusError`."""
         self._closing = True
         await self._nc.close()
 
@@ -144,7 +142,7 @@ class Bus:
                 await self._consume(stream, durable, handler, batch)
             except _FAILURES as error:
                 _log.warning("consumer retries", stream=stream, durable=durable, error=repr(error))
-                await asyncio.sleep(jittered(RETRY_S))
+                await self._pause(error)
 
     async def consumer_pending(self, stream: str, durable: str) -> int:
         """Events stored and not yet acknowledged by this consumer."""
@@ -172,7 +170,7 @@ class Bus:
                 await self._follow(stream, subject, handler, on_restart, on_current)
             except _FAILURES as error:
                 _log.debug("watch retries", stream=stream, subject=subject, error=repr(error))
-                await asyncio.sleep(jittered(RETRY_S))
+                await self._pause(error)
 
     async def _consume(self, stream: str, durable: str, handler: BatchHandler, batch: int) -> None:
         config = api.ConsumerConfig(
@@ -185,24 +183,10 @@ class Bus:
         try:
             while True:
                 if messages := await fetch(pull, batch):
-                    await self._handle(messages, handler)
+                    await handle(messages, handler)
         finally:
             if not self._nc.is_closed:
                 await pull.unsubscribe()
-
-    async def _handle(self, messages: list[Msg], handler: BatchHandler) -> None:
-        try:
-            await handler([from_nats(m) for m in messages])
-        except Exception as error:  # the events are not lost: they come again
-            _log.error(
-                "batch failed, will come again", size=len(messages), error=f"{type(error).__name__}: {error}"
-            )
-            await asyncio.sleep(jittered(RETRY_S))
-            for message in messages:
-                await message.nak()
-            return
-        for message in messages:
-            await message.ack()
 
     async def _follow(
         self, stream: str, subject: str, handler: Handler, on_restart: Hook, on_current: Hook
@@ -236,7 +220,13 @@ class Bus:
                 return await operation()
             except _FAILURES as error:
                 _log.info("waits for NATS", error=repr(error))
-                await asyncio.sleep(jittered(RETRY_S))
+                await self._pause(error)
+
+    async def _pause(self, error: Exception) -> None:
+        # A connection that was closed comes back no more; the client says so to those it lets go of.
+        if self._closing:
+            raise BusError("this connection was closed") from error
+        await asyncio.sleep(jittered(RETRY_S))
 
     async def _declare(self, config: api.StreamConfig) -> None:
         try:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kit import log
+from kit.backoff import jittered
+
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.js import JetStreamContext
 
+RETRY_S = 0.5
 # A lone event waits this long for company, so that a burst becomes few batches.
 _GATHER_S = 0.02
 _KV_OPERATION, _KV_MARKER = "KV-Operation", "Nats-Marker-Reason"
+_log = log.get("bus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +56,19 @@ async def fetch(pull: JetStreamContext.PullSubscription, batch: int) -> list[Msg
         with contextlib.suppress(TimeoutError):
             messages += await pull.fetch(batch - 1, timeout=_GATHER_S)
     return messages
+
+
+async def handle(messages: list[Msg], handler: BatchHandler) -> None:
+    """Give a batch to its handler and acknowledge it; when that fails, ask for it once more."""
+    try:
+        await handler([from_nats(m) for m in messages])
+    except Exception as error:  # the events are not lost: they come again
+        _log.error(
+            "batch failed, will come again", size=len(messages), error=f"{type(error).__name__}: {error}"
+        )
+        await asyncio.sleep(jittered(RETRY_S))
+        for message in messages:
+            await message.nak()
+        return
+    for message in messages:
+        await message.ack()

@@ -195,6 +195,26 @@ async def test_a_watch_that_is_ended_as_an_event_arrives_ends(bus, stream):
             await lifecycle.end(watching)
 
 
+async def test_what_still_follows_a_bus_that_is_closed_fails(bus, nats_url, stream, eventually):
+    leaving, seen = await Bus.connect(nats_url, "leaving"), []
+    await bus.publish(f"{stream}.a", b"", msg_id="1")
+
+    async def take(messages):
+        seen.extend(messages)
+
+    work = (
+        leaving.consume(stream, f"{stream}-reader", take, 8),
+        leaving.last_per_subject(stream, f"{stream}.>", seen.append),
+        leaving.kv(f"{stream}-nobody-makes-it"),
+    )
+    tasks = [asyncio.create_task(one) for one in work]
+    await eventually(lambda: len(seen) == 2)
+    await leaving.close()
+    async with asyncio.timeout(5):
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(end) for end in ends] == [BusError] * 3
+
+
 async def test_a_view_waits_for_its_bucket_and_follows_it(bus, name, eventually):
     view = KvView(bus, name, bytes.decode)
     assert view.staleness_s() == math.inf
