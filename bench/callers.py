@@ -51,8 +51,11 @@ async def over_http(stand: Stand, output: int, hear: Callable[[list[int]], None]
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     heard = _Heard((head + body).encode(), hear)
-    await asyncio.get_running_loop().create_connection(lambda: heard, host, int(port))
-    await heard.ended
+    transport, _ = await asyncio.get_running_loop().create_connection(lambda: heard, host, int(port))
+    try:
+        await heard.ended
+    finally:
+        transport.abort()
 
 
 class _Heard(asyncio.Protocol):
@@ -70,13 +73,14 @@ class _Heard(asyncio.Protocol):
         self._head = self._head or data
         *events, self._rest = (self._rest + data).split(b"\n\n")
         for event in events:
-            _, found, ids = event.partition(b'"tokenIds":[')
-            if found:
-                self._hear(list(map(int, ids.partition(b"]")[0].split(b","))))
+            if ids := event.partition(b'"tokenIds":[')[2].partition(b"]")[0]:
+                self._hear(list(map(int, ids.split(b","))))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.ended.done():  # its caller was cancelled
+            return
         if exc or not self._head.startswith(b"HTTP/1.1 200 "):
-            self.ended.set_exception(exc or RuntimeError(self._head.decode()))
+            self.ended.set_exception(exc or RuntimeError(self._rest.decode()))
         else:
             self.ended.set_result(None)
 

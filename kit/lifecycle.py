@@ -15,7 +15,7 @@ import uvloop
 from kit import log
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
-_CANCEL_AGAIN_S = 0.5
+_CUT_OFF_S = 5.0
 _log = log.get("lifecycle")
 
 
@@ -60,16 +60,22 @@ def guard(task: asyncio.Task[Any]) -> asyncio.Task[Any]:
     return task
 
 
-async def end(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel the tasks and return once each has ended.
+async def end(*tasks: asyncio.Task[Any], again_s: float = 1.0) -> None:
+    """Cancel the tasks and return once each has ended; a cancellation of the caller waits until then.
 
-    More than once where it takes that: up to Python 3.11 `asyncio.wait_for`, and so the NATS client, loses a
-    cancellation that comes together with what it waits for.
+    After `again_s`, all that a task has to clean up, they are cancelled again: up to Python 3.11 one that
+    comes together with what `asyncio.wait_for`, and so the NATS client, waits for is lost.
     """
+    cancelled: asyncio.CancelledError | None = None
     while running := {task for task in tasks if not task.done()}:
         for task in running:
             task.cancel()
-        await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)
+        try:
+            await asyncio.wait(running, timeout=again_s)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled:
+        raise cancelled
 
 
 def _check(task: asyncio.Task[Any]) -> None:
@@ -92,7 +98,7 @@ async def _supervise(main: Main, grace_s: float) -> int:
     if not interrupted:
         await asyncio.wait({task}, timeout=grace_s)
     overran = not task.done() and not interrupted
-    task.cancel()
+    await end(task, again_s=_CUT_OFF_S)
     try:
         await task
     except asyncio.CancelledError:

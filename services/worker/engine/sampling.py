@@ -20,7 +20,7 @@ Bools = npt.NDArray[np.bool_]
 
 # Candidates that are looked at before the whole vocabulary is.
 _WIDTHS = (64, 1024)
-# Below it the likeliest token's share is 1 to within float64.
+# Below it the likeliest token's share is 1 to within float64. The native sampler has the same number.
 GREEDY_BELOW = 1e-5
 
 

@@ -25,6 +25,7 @@ namespace detail {
 
 // As services/worker/engine/noise.py.
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
+// As GREEDY_BELOW of services/worker/engine/sampling.py: logits of greedy rows may not be written.
 constexpr double kGreedyBelow = 1e-5;
 
 inline uint64_t mixed(uint64_t state) {

@@ -55,6 +55,7 @@ class PacedWorker(PlayedWorker):
         self.model_version = model_version
         self.pace_s = 0.0
         self.runs = 0
+        self.held = False  # while a plan waits for `open`
 
     async def Describe(self, request, context):
         response = await super().Describe(request, context)
@@ -70,7 +71,9 @@ class PacedWorker(PlayedWorker):
         try:
             async for request in request_iterator:
                 self.plans.append(request.plan)
+                self.held = not self.open.is_set()
                 await self.open.wait()
+                self.held = False
                 await asyncio.sleep(self.pace_s)
                 yield worker_pb2.RunResponse(result=self._answer(request.plan))
         finally:

@@ -273,6 +273,9 @@ async def test_what_outlasts_the_drain_of_a_scheduler_goes_on_with_the_next_one(
                 await asyncio.sleep(0.02)
         await asyncio.sleep(0.3)
         pair.worker.open.clear()
+        async with asyncio.timeout(10):
+            while not pair.worker.held:  # noqa: ASYNC110 - what was under way is answered first
+                await asyncio.sleep(0.02)
         waiting = asyncio.create_task(whole(max_output_tokens=4))
         async with asyncio.timeout(10):
             while not (await pair.lane()).waiting:  # noqa: ASYNC110

@@ -88,21 +88,61 @@ async def main(stop):
     assert "background task pump died" in err
 
 
+async def deaf_once(heard: list[float]) -> None:
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            heard.append(time.monotonic())
+            if len(heard) > 1:
+                raise
+
+
 async def test_a_task_that_loses_a_cancellation_is_ended_all_the_same():
-    heard = 0
-
-    async def deaf_once():
-        nonlocal heard
-        while True:
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                heard += 1
-                if heard > 1:
-                    raise
-
-    deaf, done = asyncio.create_task(deaf_once()), asyncio.create_task(asyncio.sleep(0))
+    heard: list[float] = []
+    deaf, done = asyncio.create_task(deaf_once(heard)), asyncio.create_task(asyncio.sleep(0))
     await done
     async with asyncio.timeout(5):
-        await lifecycle.end(deaf, done)
-    assert (heard, deaf.cancelled(), done.result()) == (2, True, None)
+        await lifecycle.end(deaf, done, again_s=0.05)
+    assert (len(heard), deaf.cancelled(), done.result()) == (2, True, None)
+
+
+async def test_what_ends_a_task_and_is_ended_itself_ends_it_first():
+    order: list[str] = []
+    deaf = asyncio.create_task(deaf_once([]))
+    await asyncio.sleep(0)
+
+    async def outer() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            try:
+                await lifecycle.end(deaf, again_s=0.05)
+            finally:
+                order.append(f"deaf done {deaf.done()}")
+
+    ending = asyncio.create_task(outer())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await lifecycle.end(ending, again_s=0.02)
+    assert (order, ending.cancelled()) == (["deaf done True"], True)
+
+
+def test_a_start_up_that_loses_its_cancellation_ends_all_the_same():
+    child = started(
+        process("""
+lifecycle._CUT_OFF_S = 0.05
+
+async def main(stop):
+    print("up", flush=True)
+    for _ in range(2):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            lost = True
+    raise asyncio.CancelledError
+""")
+    )
+    child.terminate()
+    child.communicate(timeout=10)
+    assert child.returncode == 0

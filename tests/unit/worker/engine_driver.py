@@ -147,7 +147,7 @@ class Driver:
         prompt_len: int | None = None,
         prefix: Sequence[int] = (),
         choice: int = 0,
-        **sampling: float,
+        **sampling: float | None,
     ) -> Row:
         """Make a sequence resident in the next step; `prefix` are pages that hold its first tokens' KV."""
         self._ids += 1
@@ -170,7 +170,7 @@ class Driver:
             computed_len=row.computed,
             pages=row.pages,
             choice=choice,
-            sampling=worker_pb2.Sampling(**sampling),
+            sampling=worker_pb2.Sampling(**{k: v for k, v in sampling.items() if v is not None}),
         )
         self.rows.append(row)
         return row

@@ -259,6 +259,53 @@ def test_the_likeliest_token_is_known_without_the_logits(tmp_path: Path, dtype: 
         assert drawn.finite.all()
 
 
+# Greedy or not, at the border between them, with and without log-probabilities.
+ASKED: list[dict[str, float | None]] = [
+    {"temperature": 0.0, "top_logprobs": None},
+    {"temperature": 0.8, "top_logprobs": None, "top_p": 0.9},
+    {"temperature": 0.0, "top_logprobs": 0},
+    {"temperature": 9.99e-6, "top_logprobs": None},
+    {"temperature": 1e-5, "top_logprobs": None},
+    {"temperature": 1.001e-5, "top_logprobs": None, "top_k": 5},
+    {"temperature": 0.0, "top_logprobs": 2},
+    {"temperature": 0.3, "top_logprobs": 3, "min_p": 0.1},
+    {"temperature": 0.4, "top_logprobs": None},
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_is_drawn_is_the_same_where_unwanted_logits_hold_nothing(tmp_path: Path, threads: int) -> None:
+    artifact = seal(DATA / "llama3-rope", tmp_path / "model")
+    prompts = [prompt_of(1 + 7 * index % 60) for index in range(27)]
+
+    def outputs(*, everything: bool) -> list[Any]:
+        engine: Any = load_engine(artifact, replace(NATIVE, threads=threads, page_count=1024))
+        inner = engine.forward
+        inner._space = torch.empty(len(prompts), engine.vocab_size)
+        unwanted = 0
+
+        def spoiled(batch: Batch) -> torch.Tensor:
+            nonlocal unwanted
+            inner._space.fill_(-7)
+            logits: torch.Tensor = inner(replace(batch, wanted=None) if everything else batch)
+            unwanted += int((logits == -7).all(-1).sum())
+            return logits
+
+        engine.forward = spoiled
+        driver = Driver(engine, seed=3)
+        random = np.random.default_rng(3)
+        rows = [
+            driver.add(prompt, 5 + index % 7, seed=index, **ASKED[index % len(ASKED)])
+            for index, prompt in enumerate(prompts)
+        ]
+        while not all(row.done for row in rows):
+            driver.step(int(random.integers(1, 30)))
+        assert (unwanted == 0) == everything
+        return [(row.output, row.logprobs, row.error) for row in rows]
+
+    assert outputs(everything=False) == outputs(everything=True)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_keys_and_values_that_were_never_written_change_nothing(tiny_artifact: Path, dtype: Any) -> None:
     engine: Any = load_engine(tiny_artifact, replace(NATIVE, dtype=dtype))

@@ -127,7 +127,8 @@ class NativeDecoder:
     def draw(self, logits: torch.Tensor, draws: Draws) -> Drawn:
         """As `sampling.draw`, of the same distributions; the tokens of a seed are others.
 
-        Of the last call's logits the likeliest are known, of any others they are looked for.
+        Of the very tensor that the last call returned the likeliest are known, so greedy rows need not have
+        been wanted; of any other logits they are looked for.
         """
         known = self._last if logits is self._last.logits else _looked_through(logits.contiguous())
         logits, token_id, finite = known.logits, known.likeliest.copy(), known.finite
