@@ -49,7 +49,7 @@ class Bus:
         self._url, self._name, self._tls = url, name, tls
         self._nc = Client()
         self._js = self._nc.jetstream()
-        self._closing = self._complained = False
+        self._closing = self._complained = self._lost = False
         self._streams: dict[str, api.StreamConfig] = {}
         self._buckets: dict[str, float | None] = {}
         # Rises with each connection: whoever watches starts over.
@@ -65,8 +65,8 @@ class Bus:
 
     @property
     def connected(self) -> bool:
-        """Whether NATS is there now."""
-        return self._nc.is_connected
+        """Whether NATS is there now; after a loss, from the next generation on."""
+        return self._nc.is_connected and not self._lost
 
     @property
     def js(self) -> JetStreamContext:
@@ -255,6 +255,7 @@ class Bus:
         await self._on_connected()
 
     async def _on_connected(self) -> None:
+        self._lost = False
         self.generation += 1
         _log.info("connected to NATS", server=str(self._nc.connected_server_version))
         try:
@@ -266,7 +267,7 @@ class Bus:
             _log.error("streams not declared again", error=repr(error))
 
     async def _on_lost(self) -> None:
-        self.lost_at = time.monotonic()
+        self.lost_at, self._lost = time.monotonic(), True
         if not self._closing:
             _log.warning("NATS is away")
 

@@ -302,6 +302,22 @@ async def test_brief_loss_of_nats_keeps_the_last_state_and_then_catches_up(
         assert outbox.pending == 0
 
 
+async def test_a_bus_that_is_back_is_connected_from_its_new_generation_on(nats_server, bus):
+    """Else a view would look current for a moment, before it is read again."""
+    for _ in range(3):
+        before = bus.generation
+        nats_server.kill()
+        async with asyncio.timeout(10):
+            while bus.connected:  # noqa: ASYNC110 - the client notices
+                await asyncio.sleep(0)
+        nats_server.start()
+        async with asyncio.timeout(10):
+            while bus.generation == before:
+                assert not bus.connected
+                await asyncio.sleep(0)
+        assert bus.connected
+
+
 async def test_connecting_waits_for_a_nats_that_is_not_there_yet(nats_server, bus):
     nats_server.kill()
     connecting = asyncio.create_task(Bus.connect(nats_server.url, "early"))
