@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 TERMINAL_WAIT_S = 5.0
 # The scheduler ends what passed its deadline; the owner steps in when it did not.
 DEADLINE_GRACE_S = 0.25
-# A reader that leaves this short before its deadline left because of it: clocks and timers differ.
-_DEADLINE_SLACK_S = 0.025
+# A reader that leaves this short before its deadline left because of it: clocks and timers differ, and gRPC
+# tells a server of a deadline rounded up, by less than this share of the time it gives.
+_DEADLINE_SLACK_S, _DEADLINE_SLACK_SHARE = 0.025, 0.01
 
 
 class Life:
@@ -242,9 +243,13 @@ class Life:
         elif self.order.resume_lease_s > 0:
             self._set("alone", now + self.order.resume_lease_s)
         else:
-            deadline = self.order.deadline
-            late = deadline is not None and now >= deadline - _DEADLINE_SLACK_S
-            self._stop(FinishReason.DEADLINE if late else FinishReason.CANCELLED, now)
+            self._stop(FinishReason.DEADLINE if self._late(now) else FinishReason.CANCELLED, now)
+
+    def _late(self, now: float) -> bool:
+        received, deadline = self.order.received, self.order.deadline
+        if deadline is None:
+            return False
+        return now >= deadline - _DEADLINE_SLACK_S - _DEADLINE_SLACK_SHARE * (deadline - received)
 
     def _turn_away(self, reader: Reader, now: float) -> None:
         self._emit(TurnAway(reader))

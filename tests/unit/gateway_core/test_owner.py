@@ -155,7 +155,8 @@ def test_a_caller_that_leaves_before_acceptance_leaves_one_cancelled_row(scene):
 
 
 @pytest.mark.parametrize(
-    ("left_at", "reason"), [(9.0, FinishReason.CANCELLED), (10.0, FinishReason.DEADLINE)]
+    ("left_at", "reason"),
+    [(9.8, FinishReason.CANCELLED), (9.9, FinishReason.DEADLINE), (10.0, FinishReason.DEADLINE)],
 )
 def test_leaving_at_the_deadline_is_a_deadline(scene, left_at, reason):
     scene.submit(deadline=110.0)
