@@ -53,8 +53,7 @@ class LaneClient:
         self._caught_up_at = -math.inf
         self._carry_out: Callable[[Owner, Effect], None] = _ignore
         self._wake = asyncio.Event()
-        self._flushed = asyncio.Event()
-        self._flushed.set()
+        self._proven = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = self._welcomed_at = math.inf
 
@@ -105,12 +104,14 @@ class LaneClient:
             await asyncio.sleep(jittered(backoff.after(now - self._welcomed_at)))
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was said has been written; False when nobody is there to hear it."""
+        """Wait until the scheduler has proven that it heard all that was said; False when it does not."""
         if not self.connected:
             return False
+        self._book.prove()
+        self._moved()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._flushed.wait()
+                await self._proven.wait()
         except TimeoutError:
             return False
         return True
@@ -141,7 +142,6 @@ class LaneClient:
             if message is not None:
                 await call.write(encode(message))
                 continue
-            self._flushed.set()
             self._wake.clear()
             await self._wake.wait()
 
@@ -172,8 +172,11 @@ class LaneClient:
             for owner, effect in effects:
                 self._carry_out(owner, effect)
         if self._book.waiting:
-            self._flushed.clear()
             self._wake.set()
+        if self._book.proven:
+            self._proven.set()
+        else:
+            self._proven.clear()
         when = self._book.next_timer()
         if when != self._timer_at:
             self._set_timer(when)

@@ -77,13 +77,7 @@ class LaneBook:
         )
 
     def attach(
-        self,
-        request_id: int,
-        tenant_id: str,
-        vocabulary: Vocabulary,
-        now: float,
-        *,
-        meter: Meter | None = None,
+        self, request_id: int, tenant_id: str, vocabulary: Vocabulary, now: float, meter: Meter | None = None
     ) -> Owner:
         """Ask to follow a request that is not among `owners`; raises NO_CAPACITY."""
         return self._begin(Owner(request_id, tenant_id, vocabulary, self._take, meter=meter), now)
@@ -155,6 +149,15 @@ class LaneBook:
     def waiting(self) -> bool:
         """Whether there is something to write."""
         return bool(self._sayings)
+
+    def prove(self) -> None:
+        """Have the scheduler prove that all that was said has arrived."""
+        self._sayings.beat()
+
+    @property
+    def proven(self) -> bool:
+        """Whether it has; what asks for an answer counts from the next proof on."""
+        return self._sayings.all_proven
 
     # Time
 

@@ -27,6 +27,11 @@ class Sayings:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
+    @property
+    def all_proven(self) -> bool:
+        """Whether all that was said has arrived."""
+        return not (self._waiting or self._unproven)
+
     def say(self, *messages: Up) -> None:
         """Have something written, after all that waits."""
         self._waiting.extend(messages)

@@ -53,15 +53,14 @@ class SmallGateway(pb_grpc.InferenceServiceServicer):
             raise ServiceError(
                 Code.RESOURCE_EXHAUSTED, "QUEUE_FULL", "the queue is full", retry_after_ms=1500
             )
+        if request.prompt == "endless":  # it ends by being cancelled, wherever it is then
+            context.add_done_callback(lambda _: self.cancelled.set())
         async for event in self._stream(list(range(request.n or 1)), [0]):
             if event is None:
                 return
             yield pb.GenerateResponse(**event)
         if request.prompt == "endless":
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self.cancelled.set()
+            await asyncio.Event().wait()
         yield pb.GenerateResponse(
             done=pb.Done(finish_reason=pb.FINISH_REASON_STOP, input_tokens=5, output_tokens=3)
         )

@@ -38,9 +38,11 @@ STEP_S = 0.02
 class PacedWorker(PlayedWorker):
     """A worker that takes its time: the n-th token of a sequence, counted with its prompt, is n."""
 
+    pace_s = STEP_S
+
     async def Run(self, request_iterator, context):
         async for response in super().Run(request_iterator, context):
-            await asyncio.sleep(STEP_S)
+            await asyncio.sleep(self.pace_s)
             yield response
 
 
@@ -95,7 +97,7 @@ class Gateway:
         self._channel = channel(house.target, max_message_bytes=LANE_MESSAGE_BYTES)
         self._calls: list[Any] = []
         stub = scheduler_pb2_grpc.SchedulerServiceStub(self._channel)
-        self.lane = LaneClient(lambda: self._open(stub), name, resubmit_s=3.0)
+        self.lane = LaneClient(lambda: self._open(stub), name, resubmit_s=30.0)
         around = _Neighbours()
         self.generations = Generations(
             Ports(around, around, self.lane, SchedulerRecords(stub), journal, around),
@@ -121,7 +123,8 @@ class Gateway:
         self._task = asyncio.create_task(self.lane.run())
 
     async def vanish(self) -> None:
-        """Be gone without a word."""
+        """Be gone without a word, and do nothing any more that its owners ask for."""
+        self.lane.listen(lambda owner, effect: None)
         self._task.cancel()
         await asyncio.wait({self._task})
         with contextlib.suppress(asyncio.CancelledError):

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,14 @@ from tokenloom.api.inference.v1 import inference_pb2_grpc
 from tokenloom.api.usage.v1 import usage_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from kit.bus import Bus
 
 KEY, RIVAL_KEY, REVOKED_KEY = "key-of-acme", "key-of-rival", "key-revoked"
 CONTEXT = 256
+_NO_LANE = "no scheduler is reachable"
 
 
 def bearer(key: str = KEY) -> dict[str, str]:
@@ -123,6 +124,21 @@ class Platform:
                 await asyncio.sleep(0.01)
         return found
 
+    async def told(self, job: Job, event: str = "accepted") -> None:
+        """Return once callers of the job are told this: who follows it is told all from the beginning."""
+        path = f"/v1/generations/gen-{job.id:016x}?from=0"
+        async with self.http() as client, client.stream("GET", path) as response:
+            async for line in response.aiter_lines():
+                if line == f"event: {event}":
+                    return
+        raise AssertionError(f"it ended without {event}")
+
+    async def welcomed(self) -> None:
+        """Return once the scheduler has welcomed the gateway."""
+        async with self.http() as client, asyncio.timeout(10):
+            while (await client.get("/health")).json().get("reason") == _NO_LANE:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
     def metric(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)
 
@@ -183,11 +199,18 @@ async def launch(bus: Bus, nats_url: str, toy_artifact: Path, tmp_path: Path, ev
 
     @asynccontextmanager
     async def run(lease_us: int = 3_000_000, **settings: Any) -> AsyncIterator[Platform]:
+        with held_port() as grpc_port, held_port() as http_port:
+            async with running(grpc_port, http_port, lease_us, **settings) as platform:
+                yield platform
+
+    @asynccontextmanager
+    async def running(
+        grpc_port: int, http_port: int, lease_us: int, **settings: Any
+    ) -> AsyncIterator[Platform]:
         scheduler, ledger = ScriptedScheduler(lease_us), Ledger()
         await scheduler.start()
         usage = Server("127.0.0.1:0")
         usage_pb2_grpc.add_UsageServiceServicer_to_server(ledger, usage.aio)
-        grpc_port, http_port = free_port(), free_port()
         config = GatewayConfig(
             nats_url=nats_url,
             state_dir=tmp_path / "state",
@@ -212,8 +235,8 @@ async def launch(bus: Bus, nats_url: str, toy_artifact: Path, tmp_path: Path, ev
             eventually,
         )
         scheduler.lanes = []
-        await serving(platform)
         try:
+            await serving(platform)
             yield platform
         finally:
             stop.set()
@@ -247,10 +270,13 @@ def health_stub(connection: Any) -> Any:
     return connection.unary_unary("/grpc.health.v1.Health/Check")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A port that nobody else is given; a server may listen on it, for its holder does not."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
 
 
 def inference(connection: Any) -> Any:

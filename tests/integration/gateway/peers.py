@@ -109,6 +109,7 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.jobs: list[Job] = []
         self.hellos: list[str] = []
         self.heartbeats = 0
+        self.reads_after_s = 0.0
         self.records: dict[tuple[int, str], scheduler_pb2.GetGenerationResponse] = {}
         self.remote_cancels: list[tuple[int, str]] = []
         self.hears_cancels = True
@@ -173,6 +174,7 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def _read(self, requests) -> None:
         async for message in requests:
+            await asyncio.sleep(self.reads_after_s)
             match message.WhichOneof("message"):
                 case "hello":
                     self.hellos.append(message.hello.gateway_id)

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import gc
 import json
+import time
 import tracemalloc
 from functools import partial
 
 import grpc
 import pytest
 
+from kit.grpc import channel
 from tests.integration.gateway.conftest import KEY, RIVAL_KEY, inference
 from tests.integration.gateway.peers import CANCELLED, STOP
 from tokenloom.api.inference.v1 import inference_pb2 as pb
@@ -64,18 +66,19 @@ async def test_a_client_that_vanishes_is_cancelled_at_once_and_billed_once(platf
     platform.scheduler.script = runs_until_cancelled(5, 6, 7)
     await raw.post({"model": "toy", "prompt": "abc"}, accept=accept)
     await platform.eventually(lambda: platform.scheduler.jobs)
-    await asyncio.sleep(0.05)
+    await platform.told(platform.scheduler.job, "token")
+    left = time.monotonic()
     raw.leave()
-    await platform.eventually(lambda: platform.scheduler.job.cancels, timeout_s=1)
+    await platform.eventually(lambda: platform.scheduler.job.cancels)
     row = (await platform.events()).row()
+    took = time.monotonic() - left
     assert (row.finish_reason, row.output_tokens) == (CANCELLED, 3)
     assert len(platform.scheduler.job.cancels) == 1
     labels = {"model_version": platform.model_version}
     assert platform.metric("tokenloom_gateway_streams_open", **labels) == 0
-    freed = partial(
-        platform.metric, "tokenloom_gateway_cancel_to_free_seconds_bucket", tenant="acme", **labels
-    )
-    assert freed(le="0.5") == freed(le="+Inf") == 1
+    freed = partial(platform.metric, tenant="acme", **labels)
+    assert freed("tokenloom_gateway_cancel_to_free_seconds_count") == 1
+    assert 0 < freed("tokenloom_gateway_cancel_to_free_seconds_sum") <= took
 
 
 async def test_a_client_that_vanishes_in_the_queue_pays_nothing(platform, raw):
@@ -114,6 +117,7 @@ async def test_delete_ends_the_callers_own_request_and_nobody_elses(platform, ra
     await raw.post({"model": "toy", "prompt": "abc"})
     await platform.eventually(lambda: platform.scheduler.jobs)
     name = f"gen-{platform.scheduler.job.id:016x}"
+    await raw.reader.readuntil(b"event: token\n")
     async with platform.http(RIVAL_KEY) as rival:
         assert (await rival.delete(f"/v1/generations/{name}")).status_code == 404
     assert not platform.scheduler.job.cancels
@@ -194,14 +198,14 @@ async def test_a_reader_that_reads_nothing_is_cancelled_and_slows_nobody(launch,
         async with platform.http() as client:
             response = await client.post("/v1/generations", json={"model": "toy", "prompt": "x"})
         assert response.json()["text"] == "hello"
-        await platform.eventually(lambda: stalled.cancels, timeout_s=20)
+        await platform.eventually(lambda: stalled.cancels, timeout_s=60)
         row = next(row for row in (await platform.events(2)).closed if row.opened.request_id == stalled.id)
         assert row.finish_reason == CANCELLED
         raw.leave()
 
 
 async def test_a_reader_that_never_takes_the_end_of_a_finished_request_is_hung_up_on(launch):
-    async with launch(reader_timeout_s=2, stream_buffer_bytes=1 << 30) as platform:
+    async with launch(reader_timeout_s=4, stream_buffer_bytes=1 << 30) as platform:
         raw = RawClient(platform.url)
 
         async def script(job):
@@ -213,9 +217,9 @@ async def test_a_reader_that_never_takes_the_end_of_a_finished_request_is_hung_u
 
         platform.scheduler.script = script
         await raw.post({"model": "toy", "prompt": "abc", "logprobs": 20})
-        await platform.eventually(lambda: platform.scheduler.jobs and platform.scheduler.job.settled, 20)
+        await platform.eventually(lambda: platform.scheduler.jobs and platform.scheduler.job.settled, 60)
         assert (await platform.events()).row().finish_reason == STOP
-        await asyncio.sleep(3)
+        await asyncio.sleep(5.5)  # what it is given, and the time between two looks
         last = b""
         with contextlib.suppress(ConnectionError):
             while data := await asyncio.wait_for(raw.reader.read(1 << 16), 5):
@@ -229,13 +233,17 @@ async def test_a_reader_past_its_byte_cap_is_cancelled(launch):
         raw = RawClient(platform.url)
         platform.scheduler.script = flood
         await raw.post({"model": "toy", "prompt": "abc", "logprobs": 20})
-        await platform.eventually(lambda: platform.scheduler.jobs and platform.scheduler.job.cancels, 20)
+        await platform.eventually(lambda: platform.scheduler.jobs and platform.scheduler.job.cancels, 60)
         assert (await platform.events()).row().finish_reason == CANCELLED
         raw.leave()
 
 
 async def test_a_grpc_reader_that_reads_nothing_is_cancelled(launch):
-    async with launch(reader_timeout_s=0.5) as platform, platform.grpc() as connection:
+    small_window = (("grpc.http2.bdp_probe", 0),)
+    async with (
+        launch(reader_timeout_s=0.5) as platform,
+        channel(platform.target, options=small_window) as connection,
+    ):
         platform.scheduler.script = flood
         call = inference(connection).Generate(
             pb.GenerateRequest(model="toy", prompt="x", logprobs=20), metadata=platform.metadata()
@@ -266,13 +274,12 @@ async def test_a_reader_that_never_reads_much_costs_the_gateway_little_memory(la
         tracemalloc.start()
         try:
             await raw.post({"model": "toy", "prompt": "abc", "n": 8, "logprobs": 2})
-            await platform.eventually(lambda: platform.scheduler.jobs and platform.scheduler.job.cancels, 30)
+            await platform.eventually(lambda: platform.scheduler.jobs and platform.scheduler.job.cancels, 60)
             held = held_by_the_gateway()
             assert (await platform.events()).row().finish_reason == CANCELLED
             raw.leave()
-            await asyncio.sleep(0.1)
             assert held < 16 * cap  # what the sockets took is kept too, for whoever follows
-            assert held_by_the_gateway() < cap
+            await platform.eventually(lambda: held_by_the_gateway() < cap, 30)
         finally:
             tracemalloc.stop()
 

@@ -1,17 +1,20 @@
 """Usage, health, metrics, backpressure and drain."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import grpc
 import httpx
 import pytest
 
 from services.gateway.app import generations
-from tests.integration.gateway.conftest import KEY, bearer, free_port, inference
+from tests.integration.gateway.conftest import KEY, bearer, held_port, inference
+from tests.integration.gateway.peers import ScriptedScheduler
 from tokenloom.api.inference.v1 import inference_pb2 as pb
 from tokenloom.api.scheduler.v1 import scheduler_pb2
 from tokenloom.api.usage.v1 import usage_pb2
@@ -99,15 +102,17 @@ async def test_a_long_request_is_renewed_until_it_closes(launch, monkeypatch):
 
         async def script(job):
             job.accept()
-            await asyncio.sleep(0.2)
+            while (await platform.bus.js.stream_info("USAGE")).state.messages < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             job.step(2)
             job.end(1)
 
         platform.scheduler.script = script
+        begun = time.monotonic()
         async with platform.http() as client:
             await client.post("/v1/generations", json=GENERATE)
         events = await platform.events()
-        assert 2 <= len(events.renewed) <= 4
+        assert 2 <= len(events.renewed) <= 1 + (time.monotonic() - begun) / 0.05
         assert all(list(event.request_id) == [platform.scheduler.job.id] for event in events.renewed)
 
 
@@ -126,7 +131,7 @@ async def test_a_full_outbox_refuses_new_work_before_the_scheduler_hears_of_it(l
         assert response.status_code == 503
         assert response.json()["error"]["reason"] == "USAGE_BACKPRESSURE"
         submitted = len(platform.scheduler.jobs)
-        assert all(job.settled for job in platform.scheduler.jobs)
+        await platform.eventually(lambda: all(job.settled for job in platform.scheduler.jobs))
         assert len((await platform.events(submitted)).closed) == submitted
 
 
@@ -156,13 +161,14 @@ async def test_a_drain_refuses_new_work_and_lets_running_streams_finish(platform
         call = inference(connection).Generate(pb.GenerateRequest(**GENERATE), metadata=platform.metadata())
         with pytest.raises(Exception, match="shutting down"):
             await call.read()
+        platform.scheduler.reads_after_s = 0.1
         halfway.set()
         assert (await running).json()["text"] == "hello"
         while (response := await streaming.read()) is not grpc.aio.EOF:
             last = response
         assert last.done.finish_reason == 1
         await platform.task
-        await platform.eventually(lambda: all(job.settled for job in platform.scheduler.jobs))
+        assert all(job.settled for job in platform.scheduler.jobs), "it left before it was heard"
     assert [row.finish_reason for row in (await platform.events(2)).closed] == [1, 1]
 
 
@@ -195,30 +201,56 @@ async def test_what_outlives_the_grace_ends_as_it_stands(launch):
         async with platform.http() as client:
             running = asyncio.create_task(client.post("/v1/generations", json=GENERATE))
             await platform.eventually(lambda: platform.scheduler.jobs)
-            await asyncio.sleep(0.05)
+            await platform.told(platform.scheduler.job, "token")
             platform.stop.set()
             assert (await running).json()["finishReason"] == "incomplete"
         await platform.task
         assert (await platform.events()).row().output_tokens == 1
 
 
-async def test_the_process_serves_and_exits_0_on_sigterm(platform, nats_url, tmp_path):
-    port = free_port()
+@pytest.fixture
+async def scheduler(platform):
+    """One for another gateway: a scripted scheduler speaks to one at a time."""
+    scheduler = ScriptedScheduler()
+    scheduler.script = platform.says("hello")
+    scheduler.lanes = [scheduler_pb2.LaneStatus(model_version=platform.model_version, workers=1)]
+    await scheduler.start()
+    yield scheduler
+    await scheduler.stop()
+
+
+@pytest.fixture
+def port():
+    with held_port() as port:
+        yield port
+
+
+async def healthy(client):
+    """Return once the gateway listens and is well."""
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(httpx.TransportError):
+                if (await client.get("/health")).status_code == 200:
+                    return
+            await asyncio.sleep(0.02)
+
+
+async def test_the_process_serves_and_exits_0_on_sigterm(scheduler, port, nats_url, tmp_path):
     environment = os.environ | {
         "TOKENLOOM_NATS_URL": nats_url,
         "TOKENLOOM_STATE_DIR": str(tmp_path / "process"),
-        "TOKENLOOM_SCHEDULER_TARGET": platform.scheduler.target,
+        "TOKENLOOM_SCHEDULER_TARGET": scheduler.target,
         "TOKENLOOM_USAGE_TARGET": "127.0.0.1:1",
         "TOKENLOOM_GATEWAY_ID": "gateway-9",
         "TOKENLOOM_HTTP_LISTEN": f"127.0.0.1:{port}",
     }
-    platform.scheduler.script = platform.says("hello")
     process = await asyncio.create_subprocess_exec(
         *COMMAND, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        await platform.eventually(lambda: "gateway-9" in platform.scheduler.hellos, 20)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=bearer(KEY)) as client:
+            await healthy(client)
+            assert set(scheduler.hellos) == {"gateway-9"}
             response = await client.post("/v1/generations", json=GENERATE)
             assert response.json()["text"] == "hello"
             usage = await client.get("/v1/usage")

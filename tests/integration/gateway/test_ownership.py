@@ -18,9 +18,11 @@ from tests.integration.gateway.cluster import (
     Journal,
     PacedWorker,
 )
-from tests.integration.scheduler.support import House
+from tests.integration.scheduler.support import MODEL, House, until
 
-LEASE_S = 1.0
+# A third of it, and a second that the machine stands still, are less than what a gateway makes of it.
+LEASE_S = 2.5
+SLOW_S = 0.04  # a step of what outlasts a lease
 TOKENS = 30
 
 
@@ -47,6 +49,13 @@ class Cluster:
 
     def opened(self):
         return [*self.a.journal.opened_rows, *self.b.journal.opened_rows]
+
+    def pace(self, step_s):
+        (worker,) = self.house.workers
+        worker.pace_s = step_s
+
+    def metric(self, name, **labels):
+        return self.house.metrics.get_sample_value(f"tokenloom_scheduler_{name}", labels)
 
     async def closed_by_scheduler(self):
         info = await self.house.bus.js.stream_info("USAGE")
@@ -105,6 +114,7 @@ async def test_a_second_gateway_follows_from_any_token_and_says_the_same_done(cl
 
 
 async def test_a_follower_takes_over_from_a_gateway_that_vanishes_and_closes_once(cluster, eventually):
+    cluster.pace(SLOW_S)
     first = Client(await cluster.a.start(max_output_tokens=100))
     await eventually(lambda: first.count() >= 5)
     second = Client(await cluster.b.attach(first.reading))
@@ -120,12 +130,13 @@ async def test_a_follower_takes_over_from_a_gateway_that_vanishes_and_closes_onc
 
 
 async def test_what_has_a_resume_lease_waits_for_a_client_that_attaches_elsewhere(cluster, eventually):
+    cluster.pace(SLOW_S)
     first = Client(await cluster.a.start(max_output_tokens=120, resume=True))
     await eventually(lambda: first.count() >= 5)
     seen = first.count()
     await cluster.a.vanish()
     first.task.cancel()
-    await asyncio.sleep(LEASE_S * 1.3)
+    await eventually(lambda: cluster.metric("ownerless_requests") == 1)
     second = Client(await cluster.b.attach(first.reading, seen), seen)
     closed = await second.task
     assert [*first.ids[0][:seen], *second.ids[0]] == expected(120)
@@ -134,11 +145,12 @@ async def test_what_has_a_resume_lease_waits_for_a_client_that_attaches_elsewher
 
 
 async def test_without_one_it_ends_with_its_gateway(cluster, eventually):
+    cluster.pace(2 * SLOW_S)
     first = Client(await cluster.a.start(max_output_tokens=120))
     await eventually(lambda: first.count() >= 5)
     await cluster.a.vanish()
     first.task.cancel()
-    await asyncio.sleep(LEASE_S * 1.3)
+    await until(cluster.closed_by_scheduler, bool)
     late = Client(await cluster.b.attach(first.reading))
     closed = await late.task
     assert closed.finish_reason is FinishReason.CANCELLED
@@ -160,11 +172,12 @@ async def test_a_gateway_that_shuts_down_hands_over_what_can_be_resumed(cluster,
 
 
 async def test_a_frozen_gateway_that_comes_back_tells_what_the_new_owner_decides(cluster, eventually):
+    cluster.pace(SLOW_S)
     first = Client(await cluster.a.start(max_output_tokens=100))
     await eventually(lambda: first.count() >= 5)
     second = Client(await cluster.b.attach(first.reading))
     cluster.a.freeze()
-    await asyncio.sleep(LEASE_S * 1.5)
+    await eventually(lambda: cluster.metric("handovers_total", model_version=MODEL))
     await cluster.a.thaw()
     closed = await second.task
     assert await first.task == closed

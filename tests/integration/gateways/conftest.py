@@ -28,6 +28,7 @@ from tests.integration.gateway.conftest import (
     bearer,
     furnish,
     health_stub,
+    held_port,
     inference,
     toy_artifact,
 )
@@ -35,7 +36,6 @@ from tests.integration.scheduler.support import PlayedWorker
 from tokenloom.api.events.v1 import events_pb2
 from tokenloom.api.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from tokenloom.api.worker.v1 import worker_pb2
-from tokenloom.up.ports import Ports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -110,7 +110,6 @@ class Pair:
     stack: AsyncExitStack
     settings: dict[str, Any]
     number: int = 0
-    ports: Ports = field(default_factory=Ports)
     gateways: list[One] = field(default_factory=list)
     scheduler: asyncio.Task[None] | None = None
     scheduler_stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -180,7 +179,7 @@ class Pair:
 
     async def _gateway(self) -> One:
         self.number += 1
-        http, grpc = self.ports.pick(), self.ports.pick()
+        http, grpc = self.stack.enter_context(held_port()), self.stack.enter_context(held_port())
         config = GatewayConfig(
             nats_url=self.nats_url,
             gateway_id=f"gateway-{self.number}",
@@ -291,6 +290,7 @@ async def shared(
 async def pair(shared: Pair) -> AsyncIterator[Pair]:
     """The module's pair, whole and with nothing of an earlier test in it."""
     shared.worker.pace_s = 0.0
+    shared.worker.open.set()
     await shared.complete()
     await shared.quiet()
     for stream in ("USAGE", "KV_idempotency"):

@@ -188,16 +188,18 @@ async def test_a_deadline_ends_the_wait_for_another_gateways_claim(pair):
 
 async def test_keyed_requests_are_refused_in_time_while_nats_is_away_and_others_go_on(pair, nats_server):
     nats_server.kill()
-    begun = time.monotonic()
-    answer = await post(pair.first)
-    assert time.monotonic() - begun < 2
-    assert answer.status_code == 503
-    assert answer.json()["error"]["reason"] == "IDEMPOTENCY_UNAVAILABLE"
-    assert int(answer.headers["Retry-After"]) >= 1
-    async with pair.first.http() as client:
-        assert (await client.get("/v1/generations/key:k")).status_code == 503
-        assert (await client.post("/v1/generations", json=BODY)).status_code == 200
-    nats_server.start()
+    try:
+        begun = time.monotonic()
+        answer = await post(pair.first)
+        assert time.monotonic() - begun < 4
+        assert answer.status_code == 503
+        assert answer.json()["error"]["reason"] == "IDEMPOTENCY_UNAVAILABLE"
+        assert int(answer.headers["Retry-After"]) >= 1
+        async with pair.first.http() as client:
+            assert (await client.get("/v1/generations/key:k")).status_code == 503
+            assert (await client.post("/v1/generations", json=BODY)).status_code == 200
+    finally:
+        nats_server.start()
     async with asyncio.timeout(20):
         while (await post(pair.first)).status_code == 503:  # noqa: ASYNC110 - the gateway reconnects
             await asyncio.sleep(0.1)

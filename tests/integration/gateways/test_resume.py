@@ -187,26 +187,30 @@ async def test_grpc_attaches_from_a_token_of_every_choice(pair):
 
 async def test_a_gateway_that_leaves_hands_its_generations_over(pair):
     pair.worker.pace_s = 0.03
+    body = BODY | {"maxOutputTokens": 60, "resume": True}
     seen = []
     async with (
         pair.first.http() as client,
-        client.stream("POST", "/v1/generations", json=BODY | {"resume": True}, headers=STREAM) as response,
+        client.stream("POST", "/v1/generations", json=body, headers=STREAM) as response,
     ):
         request_id = response.headers["x-request-id"]
         leaving = None
         async for line in response.aiter_lines():
             seen.append(line)
             if line.startswith("event: token") and leaving is None:
+                pair.worker.open.clear()  # nor does it end within the grace
                 leaving = asyncio.create_task(pair.first.leave())
     await leaving
+    pair.worker.open.set()
+    pair.worker.pace_s = 0.0
     before = sse("\n".join(seen))
     assert before[-1][0] == "error"
     assert before[-1][1]["error"]["reason"] == "DRAINING"
     rest = sse((await follow(pair.second, request_id, len(tokens(before)))).text)
     everything = sse((await follow(pair.second, request_id)).text)
     assert tokens(before) + tokens(rest) == tokens(everything)
-    assert (len(tokens(everything)), rest[-1][1]["finishReason"]) == (12, "length")
-    assert (await pair.row()).output_tokens == 12
+    assert (len(tokens(everything)), rest[-1][1]["finishReason"]) == (60, "length")
+    assert (await pair.row()).output_tokens == 60
 
 
 @pytest.mark.parametrize("how", [{"resume": True}, {"idempotency_key": "k"}])
@@ -257,26 +261,27 @@ async def test_a_worker_that_flaps_brings_no_storm_of_retries(pair):
     assert len(usage.opened) == len(usage.closed) == 6, "somebody asked twice"
 
 
-async def test_what_outlasts_the_drain_of_a_scheduler_goes_on_with_the_next_one(pair):
+async def test_what_outlasts_the_drain_of_a_scheduler_goes_on_with_the_next_one(pair, eventually):
     """What has no token or may resume is only delayed; the rest ends, billed by its owner."""
     pair.worker.pace_s = 0.05
     async with Client(pair.first.target, KEY) as client:
 
-        async def whole(**options):
-            return [event async for event in client.generate("toy", "the quick", ignore_eos=True, **options)]
+        async def whole(events, **options):
+            async for event in client.generate("toy", "the quick", ignore_eos=True, **options):
+                events.append(event)
+            return events
 
+        told = [], []
         streams = [
-            asyncio.create_task(whole(max_output_tokens=60, resume=resume)) for resume in (True, False)
+            asyncio.create_task(whole(events, max_output_tokens=60, resume=resume))
+            for events, resume in zip(told, (True, False), strict=True)
         ]
-        async with asyncio.timeout(10):
-            while not (lane := await pair.lane()) or lane.running < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        await asyncio.sleep(0.3)
+        await eventually(lambda: all(len(events) > 1 for events in told))  # accepted, and tokens
         pair.worker.open.clear()
         async with asyncio.timeout(10):
             while not pair.worker.held:  # noqa: ASYNC110 - what was under way is answered first
                 await asyncio.sleep(0.02)
-        waiting = asyncio.create_task(whole(max_output_tokens=4))
+        waiting = asyncio.create_task(whole([], max_output_tokens=4))
         async with asyncio.timeout(10):
             while not (await pair.lane()).waiting:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
