@@ -28,20 +28,22 @@ NATS_SERVER = Path(sysconfig.get_path("scripts")) / "nats-server"
 class NatsServer:
     """A nats-server with JetStream that can be killed and started again on the same port and data."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *options: str | Path) -> None:
         self._directory = directory
-        self._port = -1
+        self._options = options
+        self.port = -1
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"nats://127.0.0.1:{self._port}"
+        return f"nats://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         self._process = subprocess.Popen(
             [
-                *(NATS_SERVER, "-a", "127.0.0.1", "-p", str(self._port)),
+                *(NATS_SERVER, "-a", "127.0.0.1", "-p", str(self.port)),
                 *("-js", "-sd", self._directory, "--ports_file_dir", self._directory),
+                *self._options,
             ],
             stderr=subprocess.DEVNULL,
         )
@@ -50,7 +52,7 @@ class NatsServer:
         while not (ports.exists() and ports.stat().st_size):
             assert time.monotonic() < deadline, "nats-server did not start"
             time.sleep(0.01)
-        self._port = int(json.loads(ports.read_text())["nats"][0].rpartition(":")[2])
+        self.port = int(json.loads(ports.read_text())["nats"][0].rpartition(":")[2])
 
     def kill(self) -> None:
         if self._process:

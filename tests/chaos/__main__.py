@@ -25,11 +25,15 @@ from tests.support import leaks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tokenloom.api.scheduler.v1 import scheduler_pb2
+
 _CALLERS = 14
 _HEALTHY_S = 30.0
 # Fewer ids than these chance may write down too.
 _CANARY_TOKENS = 16
 _CALLERS_END_S = 150.0
+# Idle workers are probed: such a step holds a page for as long as it takes.
+_REST_S = 10.0
 # A row is final one lease and 30 s after it closed; an open one counts as unresolved as long after.
 _ROWS_END_S = LEASE_S + 30.0 + 30.0
 
@@ -93,14 +97,23 @@ async def _rows(stack: Stack) -> list[dict[str, Any]]:
 
 
 async def _at_rest(stack: Stack) -> list[str]:
-    lanes = await stack.lanes()
+    until = time.monotonic() + _REST_S
+    while True:
+        lanes = await stack.lanes()
+        if not any(map(_held, lanes)) or time.monotonic() > until:
+            break
+        await asyncio.sleep(0.1)
     findings = [] if lanes else ["the scheduler does not answer"]
     for lane in lanes:
-        if lane.owned_pages or lane.running or lane.waiting:
+        if _held(lane):
             held = f"{lane.owned_pages} pages owned, {lane.running} running, {lane.waiting} waiting"
             findings.append(f"not at rest: {held}")
         findings += list(lane.violations)
     return findings
+
+
+def _held(lane: scheduler_pb2.LaneStatus) -> bool:
+    return bool(lane.owned_pages or lane.running or lane.waiting)
 
 
 async def _written_down(stack: Stack, crowd: Crowd) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from functools import partial
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import grpc
 
+from kit.metrics import CANCEL_BUCKETS
 from tests.e2e.driver import Driver, Outcome
 from tokenloom.api.scheduler.v1 import scheduler_pb2 as scheduler
 from tokenloom.api.scheduler.v1 import scheduler_pb2_grpc as scheduler_grpc
@@ -113,8 +115,12 @@ async def test_cancelling_16_of_32_frees_their_pages_and_leaves_the_rest_unchang
     assert [outcome.ids for outcome in outcomes[1:32:8]] == [outcome.ids for outcome in alone]
     await wait_idle(stack)
     cancelled = await metric(stack, "scheduler", "tokenloom_scheduler_cancel_to_free_seconds_count")
+    # Within the step under way and one more, however long this machine takes for them.
+    steps = (after - before for outcome in others for before, after in itertools.pairwise(outcome.stamps))
+    limit_s = max(0.25, 2 * max(steps))
+    bound = next((bound for bound in CANCEL_BUCKETS if bound >= limit_s), CANCEL_BUCKETS[-1])
     in_time = await metric(
-        stack, "scheduler", "tokenloom_scheduler_cancel_to_free_seconds_bucket", 'le="0.25"'
+        stack, "scheduler", "tokenloom_scheduler_cancel_to_free_seconds_bucket", f'le="{bound}"'
     )
     assert cancelled >= 16
     assert in_time == cancelled

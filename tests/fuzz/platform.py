@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -14,6 +15,8 @@ from tokenloom.api.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 if TYPE_CHECKING:
     from tests.e2e.conftest import Stack
 
+# What a caller left ends soon, and so does the probe of an idle worker.
+REST_S = 10.0
 KINDS = ("gateway", "scheduler", "worker", "usage", "registry")
 CANARY: dict[str, Any] = {
     "prompt": "Once upon a time",
@@ -74,9 +77,15 @@ class Watch:
         assert "handler failed" not in self._stack.log
         with grpc.insecure_channel(self._stack.service("scheduler")["target"]) as channel:
             stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
-            (lane,) = stub.Inspect(scheduler_pb2.InspectRequest(), timeout=10).lanes
-        assert not lane.violations
-        assert (lane.running, lane.waiting, lane.owned_pages) == (0, 0, 0)
+            until = time.monotonic() + REST_S
+            while True:
+                (lane,) = stub.Inspect(scheduler_pb2.InspectRequest(), timeout=10).lanes
+                assert not lane.violations
+                held = (lane.running, lane.waiting, lane.owned_pages)
+                if held == (0, 0, 0):
+                    break
+                assert time.monotonic() < until, held
+                time.sleep(0.05)
 
     def _processes(self) -> list[int]:
         return sorted(row["pid"] for kind in KINDS for row in self._stack.services(kind))

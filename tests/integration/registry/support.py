@@ -93,14 +93,16 @@ class RegistryProcess:
         await self.serving()
 
     async def serving(self) -> None:
-        health = health_pb2_grpc.HealthStub(self.channel)
         deadline = time.monotonic() + 20
         while True:
             assert time.monotonic() < deadline, self._log_path.read_text()
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                response = await health.Check(health_pb2.HealthCheckRequest(), timeout=1)
-                if response.status == health_pb2.HealthCheckResponse.SERVING:
-                    return
+            # A connection of its own: one that failed before waits for seconds, and leases run out meanwhile.
+            async with channel(self._listen, options=(("grpc.use_local_subchannel_pool", 1),)) as asking:
+                health = health_pb2_grpc.HealthStub(asking)
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    response = await health.Check(health_pb2.HealthCheckRequest(), timeout=1)
+                    if response.status == health_pb2.HealthCheckResponse.SERVING:
+                        return
             await asyncio.sleep(0.02)
 
     def end(self, signum: int) -> tuple[int, bytes]:

@@ -35,6 +35,7 @@ class PlayedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.plans: list[worker_pb2.StepPlan] = []
         self.open = asyncio.Event()
         self.open.set()
+        self.holds_at: int | None = None  # closes `open` itself once it has so many plans
         self.streams = self.attempts = 0
         self.flaps = False
         self._server: Server | None = None
@@ -50,6 +51,10 @@ class PlayedWorker(worker_pb2_grpc.WorkerServiceServicer):
         if self._server is not None:
             await self._server.aio.stop(0)
             self._server = None
+
+    def go_on(self) -> None:
+        self.holds_at = None
+        self.open.set()
 
     async def Describe(self, request, context):
         return worker_pb2.DescribeResponse(
@@ -76,6 +81,8 @@ class PlayedWorker(worker_pb2_grpc.WorkerServiceServicer):
         try:
             async for request in request_iterator:
                 self.plans.append(request.plan)
+                if len(self.plans) == self.holds_at:
+                    self.open.clear()
                 await self.open.wait()
                 yield worker_pb2.RunResponse(result=self._answer(request.plan))
         finally:

@@ -46,14 +46,17 @@ async def beating():
 
 
 async def test_many_gateways_follow_at_any_moment_and_each_has_every_token_once(serving, eventually):
-    (gateway,) = serving.gateways
+    (gateway,), (worker,) = serving.gateways, serving.workers
+    worker.holds_at = 105
     await gateway.submit(1, output=110, deadline_us=60_000_000, text_spec=b"spec")
     followers = []
     for number in range(6):
-        await eventually(lambda number=number: len(gateway.seen[1].tokens) >= number * 10)
+        await eventually(lambda number=number: len(gateway.seen[1].tokens) > number * 10)
         follower = await serving.gateway(f"follower{number}")
         await follower.attach(1)
         followers.append(follower)
+    await eventually(lambda: all(one.seen[1].attached for one in followers))
+    worker.go_on()
     await eventually(lambda: all(one.seen[1].request_end for one in (gateway, *followers)))
     for follower in followers:
         attached = follower.seen[1].attached
@@ -98,13 +101,16 @@ async def test_an_attach_to_what_is_not_there_or_not_yours_is_refused(serving, e
 async def test_a_gateway_that_comes_back_gets_its_requests_back_whole_under_a_higher_epoch(
     serving, eventually
 ):
-    (gateway,) = serving.gateways
+    (gateway,), (worker,) = serving.gateways, serving.workers
+    worker.holds_at = 50
     await gateway.submit(1, output=100, n=2, resume_lease_us=RESUME_US)
     await eventually(lambda: gateway.seen[1].tokens)
     again = await serving.gateway()
     assert again.welcome.scheduler_epoch == gateway.welcome.scheduler_epoch
     await again.attach(1, epoch=1)
-    await eventually(lambda: again.seen[1].attached and again.seen[1].request_end)
+    await eventually(lambda: again.seen[1].attached)
+    worker.go_on()
+    await eventually(lambda: again.seen[1].request_end)
     assert again.seen[1].attached.owner_epoch == 2
     assert [len(again.seen[1].choices[choice]) for choice in range(2)] == [100, 100]
     await again.settle(1, epoch=1, output=3)
@@ -117,15 +123,16 @@ async def test_the_follower_of_a_vanished_gateway_is_granted_the_request(short, 
     (gateway,), (worker,) = short.gateways, short.workers
     follower = await short.gateway("follower")
     beating(follower)
+    worker.holds_at = 10
     await gateway.submit(1, output=100)
+    await eventually(lambda: gateway.seen[1].tokens)
     await follower.attach(1)
-    await eventually(lambda: follower.seen[1].attached and gateway.seen[1].tokens)
-    worker.open.clear()
+    await eventually(lambda: follower.seen[1].attached)
     await gateway.close()
     short.gateways.remove(gateway)
     await eventually(lambda: follower.seen[1].granted)
     assert follower.seen[1].granted.owner_epoch == 2
-    worker.open.set()
+    worker.go_on()
     await eventually(lambda: follower.seen[1].request_end)
     assert len(follower.seen[1].tokens) == 100
     value = short.metrics.get_sample_value
@@ -151,20 +158,26 @@ async def test_a_request_waits_for_an_owner_and_whoever_attaches_owns_it(short, 
 
 
 async def test_detaching_hands_a_request_over_at_once(serving, eventually):
-    (gateway,) = serving.gateways
+    (gateway,), (worker,) = serving.gateways, serving.workers
     follower = await serving.gateway("follower")
+    worker.holds_at = 50
     await gateway.submit(1, output=110)
+    await eventually(lambda: gateway.seen[1].accepted)
     await follower.attach(1)
     await eventually(lambda: follower.seen[1].attached)
     await gateway.detach(1)
-    await eventually(lambda: follower.seen[1].granted and follower.seen[1].request_end)
+    await eventually(lambda: follower.seen[1].granted)
+    worker.go_on()
+    await eventually(lambda: follower.seen[1].request_end)
     assert len(follower.seen[1].tokens) == 110
     assert gateway.seen[1].request_end is None
 
 
 async def test_an_owner_that_detaches_alone_ends_its_request_and_it_is_closed_once(house, eventually):
     house.start()
-    await house.announce(await house.worker())
+    worker = await house.worker()
+    worker.holds_at = 10
+    await house.announce(worker)
     await house.until_lane(lambda lane: lane.workers == 1)
     gateway = await house.gateway()
     await gateway.submit(82, output=110)
@@ -178,9 +191,9 @@ async def test_an_owner_that_detaches_alone_ends_its_request_and_it_is_closed_on
 
 async def test_what_waits_for_an_owner_is_closed_when_the_scheduler_drains(short, eventually):
     (gateway,), (worker,) = short.gateways, short.workers
+    worker.holds_at = 10
     await gateway.submit(81, output=120, resume_lease_us=RESUME_US)
     await eventually(lambda: gateway.seen[81].tokens)
-    worker.open.clear()
     await gateway.close()
     short.gateways.remove(gateway)
     value = short.metrics.get_sample_value
@@ -190,7 +203,7 @@ async def test_what_waits_for_an_owner_is_closed_when_the_scheduler_drains(short
     assert event.opened.request_id == 81
     assert (event.opened.owner_epoch, event.finish_reason) == (2, FINISH.FINISH_REASON_INCOMPLETE)
     assert event.output_tokens > 0
-    worker.open.set()
+    worker.go_on()
 
 
 async def test_a_successor_goes_on_from_the_output_that_a_gateway_brings(house, eventually):

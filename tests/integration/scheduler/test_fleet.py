@@ -1,6 +1,7 @@
 """Workers come, go, restart and hang."""
 
 import asyncio
+import itertools
 import time
 
 from prometheus_client import CollectorRegistry
@@ -80,10 +81,12 @@ async def test_a_worker_lost_before_the_first_token_costs_a_delay_and_after_it_i
     serving, eventually
 ):
     (gateway,), (worker,) = serving.gateways, serving.workers
+    worker.holds_at = 10
     await gateway.submit(1, output=100)
     await eventually(lambda: gateway.seen[1].tokens)
-    worker.open.clear()
+    await eventually(lambda: not worker.open.is_set())
     await gateway.submit(2, output=5)
+    await eventually(lambda: gateway.seen[2].accepted)
     await worker.die()
     await eventually(lambda: gateway.seen[1].request_end)
     assert gateway.seen[1].choice_end.finish_reason == FINISH.FINISH_REASON_INCOMPLETE
@@ -97,7 +100,7 @@ async def test_a_worker_lost_before_the_first_token_costs_a_delay_and_after_it_i
 
 
 async def test_a_hung_step_loses_the_worker_and_attaches_again_under_a_new_epoch(house, eventually):
-    house.start(step_timeout_s=0.4)
+    house.start(step_timeout_s=1.5)
     worker = await house.worker()
     await house.announce(worker)
     await house.until_lane(lambda lane: lane.workers == 1)
@@ -118,9 +121,9 @@ async def test_a_resumable_request_goes_on_at_the_next_worker_with_no_token_repe
     serving, eventually
 ):
     (gateway,), (worker,) = serving.gateways, serving.workers
+    worker.holds_at = 10
     await gateway.submit(1, output=60, n=2, resume=True)
     await eventually(lambda: len(gateway.seen[1].tokens) >= 5)
-    worker.open.clear()
     await worker.die()
     again = await serving.worker("w2")
     await serving.announce(again, worker_id="w2")
@@ -130,9 +133,10 @@ async def test_a_resumable_request_goes_on_at_the_next_worker_with_no_token_repe
     assert all(len(added.token_ids) > 3 for added in resumed)
     named = {"model_version": "tiny@1"}
     value = serving.metrics.get_sample_value
-    await eventually(lambda: value("tokenloom_scheduler_resumed_sequences_total", named) == 2)
+    # Sampled together, and the last of them to happen.
+    await eventually(lambda: value("tokenloom_scheduler_recomputed_tokens_total", named))
+    assert value("tokenloom_scheduler_resumed_sequences_total", named) == 2
     assert value("tokenloom_scheduler_workers_lost_total", named) == 1
-    assert value("tokenloom_scheduler_recomputed_tokens_total", named) > 0
 
 
 async def test_a_worker_without_heartbeats_is_lost_as_soon_as_its_step_is_late_too(
@@ -172,7 +176,7 @@ async def test_a_worker_whose_stream_breaks_again_and_again_is_not_stormed(servi
     assert time.process_time() - used < 0.5
     worker.flaps = False
     worker.open.set()
-    await serving.until_lane(lambda lane: lane.workers == 1)
+    await serving.until_lane(lambda lane: lane.workers == 1 and worker.streams)
     await gateway.submit(21, output=3)
     await eventually(lambda: gateway.seen[21].request_end)
     assert len(gateway.seen[21].tokens) == 3
@@ -191,19 +195,21 @@ async def test_a_restarted_worker_is_a_new_attachment(serving, eventually):
 
 async def test_a_terminating_worker_gets_nothing_new_finishes_and_is_let_go(serving, eventually):
     (gateway,), (worker,) = serving.gateways, serving.workers
+    worker.holds_at = 10
     await gateway.submit(1, output=40)
     await eventually(lambda: gateway.seen[1].tokens)
-    worker.open.clear()
     await serving.announce(worker, "DRAINING")
-    await asyncio.sleep(0.2)
-    await gateway.submit(2)
-    await eventually(lambda: gateway.seen[2].refused)
-    assert gateway.seen[2].refused.reason == "DRAINING"
-    worker.open.set()
+    for later in itertools.count(2):  # what comes before the scheduler hears of it is taken
+        await gateway.submit(later)
+        await eventually(lambda later=later: gateway.seen[later].accepted or gateway.seen[later].refused)
+        if gateway.seen[later].refused:
+            break
+    assert gateway.seen[later].refused.reason == "DRAINING"
+    worker.go_on()
     await eventually(lambda: gateway.seen[1].request_end)
     assert len(gateway.seen[1].tokens) == 40
     await eventually(lambda: worker.streams == 0)
-    assert (await serving.lane()).workers == 0
+    await serving.until_lane(lambda lane: lane.workers == 0)
 
 
 async def test_two_workers_share_a_lane_and_one_may_die(serving, eventually):
@@ -238,10 +244,10 @@ async def test_every_idle_worker_is_probed_and_nobody_billed(house, eventually):
         await house.announce(await house.worker(name), worker_id=name)
     gateway = await house.gateway()
     await eventually(lambda: all(len(worker.plans) >= 3 for worker in house.workers))
-    lane = await house.lane()
-    assert lane.last_step_age_us < 1_000_000
+    # In the middle of a probe there is a page that it owns.
+    lane = await house.until_lane(lambda lane: lane.last_step_age_us < 1_000_000 and not lane.owned_pages)
     assert gateway.steps == 0
-    assert (lane.owned_pages, list(lane.violations)) == (0, [])
+    assert list(lane.violations) == []
 
 
 async def test_a_worker_that_is_gone_is_forgotten(tmp_path, eventually):

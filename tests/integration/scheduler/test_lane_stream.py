@@ -37,19 +37,22 @@ async def test_a_stop_token_ends_as_stop_and_counts(serving, eventually):
 
 async def test_no_plan_built_after_a_cancel_contains_the_request(serving, eventually):
     (gateway,), (worker,) = serving.gateways, serving.workers
+    worker.open.clear()
     for request_id in (1, 2):
         await gateway.submit(request_id, output=100)
+    await eventually(lambda: gateway.seen[1].accepted and gateway.seen[2].accepted)
+    worker.holds_at = planned = 10
+    worker.open.set()
+    await eventually(lambda: not worker.open.is_set())
     await eventually(lambda: gateway.seen[1].tokens and gateway.seen[2].tokens)
-    worker.open.clear()
-    planned = len(worker.plans)
     await gateway.send(cancel=scheduler_pb2.Cancel(request_id=1))
     await eventually(lambda: gateway.seen[1].request_end)
-    worker.open.set()
+    worker.go_on()
     await eventually(lambda: gateway.seen[2].request_end)
     assert gateway.seen[1].choice_end.finish_reason == FINISH.FINISH_REASON_CANCELLED
     assert gateway.seen[1].choice_end.output_tokens == len(gateway.seen[1].tokens)
     assert len(gateway.seen[2].tokens) == 100
-    assert all(len(plan.slot) == 1 for plan in worker.plans[planned + 1 :])
+    assert all(len(plan.slot) == 1 for plan in worker.plans[planned:])
     lane = await serving.lane()
     assert (lane.owned_pages, list(lane.violations)) == (0, [])
     count = serving.metrics.get_sample_value(
@@ -70,7 +73,8 @@ async def test_another_gateways_cancel_or_settle_does_nothing(serving, eventuall
 
 
 async def test_a_stop_string_ends_one_choice_with_what_the_owner_kept(serving, eventually):
-    (gateway,) = serving.gateways
+    (gateway,), (worker,) = serving.gateways, serving.workers
+    worker.holds_at = 10
     await gateway.submit(1, output=100)
     await eventually(lambda: len(gateway.seen[1].tokens) >= 5)
     cancel = scheduler_pb2.Cancel(request_id=1, choice=0, kept_tokens=3, reason=FINISH.FINISH_REASON_STOP)
@@ -170,12 +174,12 @@ async def test_a_record_is_read_by_its_tenant_alone(serving, eventually):
 
 async def test_cancel_by_tenant_ends_the_request_whoever_owns_it(serving, eventually):
     (gateway,), (worker,) = serving.gateways, serving.workers
+    worker.holds_at = 10
     await gateway.submit(1, output=100)
     await eventually(lambda: gateway.seen[1].tokens)
-    worker.open.clear()
     request = scheduler_pb2.CancelGenerationRequest(request_id=1, tenant_id="acme")
     response = await gateway.stub.CancelGeneration(request)
     assert response.state == inference_pb2.GENERATION_STATE_RUNNING
     await eventually(lambda: gateway.seen[1].request_end)
     assert gateway.seen[1].choice_end.finish_reason == FINISH.FINISH_REASON_CANCELLED
-    worker.open.set()
+    worker.go_on()

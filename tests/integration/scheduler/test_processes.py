@@ -52,7 +52,7 @@ async def test_tokens_are_the_same_alone_together_and_after_a_worker_was_killed(
     assert lane.cached_pages > 0
 
     # Killed before the first token: only a delay, once; after it: incomplete.
-    await gateway.submit(200, prompt=PROMPTS[1], output=400, model_version=serving.model)
+    await gateway.submit(200, prompt=PROMPTS[1], output=1500, model_version=serving.model)
     await eventually(lambda: gateway.seen[200].tokens, timeout_s=20)
     serving.running["w1"].send_signal(signal.SIGSTOP)
     await gateway.submit(201, prompt=PROMPTS[8], output=24, model_version=serving.model)
@@ -78,7 +78,7 @@ async def test_resumable_requests_give_the_same_tokens_after_their_worker_was_ki
 
     async def submit(request_id, kind, *, resume):
         await gateway.submit(
-            request_id, PROMPTS[kind], 240, model_version=house.model,
+            request_id, PROMPTS[kind], 480, model_version=house.model,
             n=1 + kind % 3, sampling=SEEDED if kind % 2 else GREEDY, resume=resume,
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ from kit import artifacts
 if TYPE_CHECKING:
     from pathlib import Path
 
-HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, INNER, VOCAB, CONTEXT = 32, 2, 4, 2, 8, 48, 128, 512
+HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, INNER, VOCAB, CONTEXT = 32, 2, 4, 2, 8, 48, 128, 2048
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -107,7 +107,7 @@ async def until_listed(service, tenant, count, *, closed_too=False, timeout_s=20
             await asyncio.sleep(0.05)
 
 
-async def test_events_become_rows_that_a_caller_can_list(usage, bus, first_id):
+async def test_events_become_rows_that_a_caller_can_list(usage, bus, first_id, eventually):
     tenant, second_id = str(first_id), first_id + 1
     await publish(bus, opened(first_id, tenant=tenant), closed(first_id, tenant=tenant, output=40))
     (row,) = await until_listed(usage, tenant, 1, closed_too=True)
@@ -121,8 +121,8 @@ async def test_events_become_rows_that_a_caller_can_list(usage, bus, first_id):
     (still_open,) = (await listed(usage, tenant, request_id=second_id)).rows
     assert still_open.state == usage_pb2.ROW_STATE_OPEN
     assert not still_open.HasField("closed_time")
-    assert usage.metric("tokenloom_usage_rows_written_total") >= 2
-    assert usage.metric("tokenloom_usage_event_lag_seconds_count") >= 3
+    await eventually(lambda: usage.metric("tokenloom_usage_rows_written_total") >= 2)
+    await eventually(lambda: usage.metric("tokenloom_usage_event_lag_seconds_count") >= 3)
 
 
 async def test_bad_fields_are_refused_by_name_over_grpc(usage):

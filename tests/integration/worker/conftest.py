@@ -29,7 +29,7 @@ async def stub(worker):
 @pytest.fixture
 async def ready(worker, stub, tmp_path):
     async with registry_at(worker.registry_target, worker.registry):
-        worker.start(tmp_path, drain_grace_s=2.0, step_hang_s=0.5)
+        worker.start(tmp_path, drain_grace_s=60.0, step_hang_s=0.5)
         await stub.Describe(worker_pb2.DescribeRequest(), wait_for_ready=True)
         await worker.state(stub, worker_pb2.WORKER_STATE_READY)
         yield worker

@@ -75,14 +75,18 @@ async def test_drain_is_announced_first_and_waits_for_the_stream(ready, stub):
     await ask(call, plan(1, 2))
     assert not ready.done.done()
     await call.done_writing()
-    await asyncio.wait_for(ready.done, 1.5)
+    await asyncio.wait_for(ready.done, 10)
 
 
-async def test_drain_ends_with_its_grace(ready, stub):
-    call = stub.Run()
-    await ask(call, plan(1, 1))
-    ready.stop.set()
-    await asyncio.wait_for(ready.done, 4)
+async def test_drain_ends_with_its_grace(worker, stub, tmp_path):
+    async with registry_at(worker.registry_target, worker.registry):
+        worker.start(tmp_path, drain_grace_s=0.5)
+        await stub.Describe(worker_pb2.DescribeRequest(), wait_for_ready=True)
+        await worker.state(stub, READY)
+        call = stub.Run()
+        await ask(call, plan(1, 1))
+        worker.stop.set()
+        await asyncio.wait_for(worker.done, 10)
 
 
 @pytest.mark.parametrize(
