@@ -144,6 +144,7 @@ async def test_a_cancel_that_the_scheduler_cannot_have_heard_is_not_said_to_be_t
     async with platform.http() as own:
         response = await own.delete(f"/v1/generations/gen-{platform.scheduler.job.id:016x}")
     assert (response.status_code, response.json()["error"]["reason"]) == (503, "NO_CAPACITY")
+    platform.scheduler.job.end(1)
 
 
 async def test_delete_of_a_request_owned_elsewhere_goes_through_the_scheduler(platform):
