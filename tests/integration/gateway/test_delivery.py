@@ -258,6 +258,7 @@ async def test_a_grpc_reader_that_reads_nothing_is_cancelled(launch):
         assert await call.code() is grpc.StatusCode.CANCELLED
 
 
+@pytest.mark.slow
 async def test_a_reader_that_never_reads_much_costs_the_gateway_little_memory(launch):
     """Eight choices with logprobs: what was committed by the time it was turned away, and then nothing."""
     cap = 1 << 20
