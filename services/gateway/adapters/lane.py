@@ -109,6 +109,7 @@ class LaneClient:
             return False
         self._book.prove()
         self._moved()
+        self._proven.clear()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._proven.wait()
@@ -175,8 +176,6 @@ class LaneClient:
             self._wake.set()
         if self._book.proven:
             self._proven.set()
-        else:
-            self._proven.clear()
         when = self._book.next_timer()
         if when != self._timer_at:
             self._set_timer(when)
