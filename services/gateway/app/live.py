@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit import lifecycle, log
 from kit.errors import ServiceError
-from services.gateway.app.reading import Reading
+from services.gateway.app.reading import Reading, Turn
 from services.gateway.core.effects import AppendClosed, AppendOpened, Ended, Fault, Opened, Refuse, TurnAway
 from services.gateway.core.ids import format_id
 
@@ -51,6 +51,7 @@ class LiveTable:
         self._lane, self._journal = lane, journal
         self._live: dict[int, Live] = {}
         self._readings: dict[Reader, Reading] = {}
+        self._turn = Turn()
         self._recent: OrderedDict[int, Verdict] = OrderedDict()
         self._tasks: set[asyncio.Task[Any]] = set()
         lane.listen(self._carry_out)
@@ -75,7 +76,7 @@ class LiveTable:
 
     async def join(self, live: Live, reader: Reader) -> Reading:
         """Let one more read; returns once it may see `accepted`, or raises the refusal."""
-        reading = Reading(live.owner, reader, self._lane, live.ended)
+        reading = Reading(live.owner, reader, self._lane, live.ended, self._turn)
         self._readings[reader] = reading
         self._lane.tell(live.owner.join, reader)
         try:

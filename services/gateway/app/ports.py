@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from services.gateway.core.choice import Piece
     from services.gateway.core.effects import Effect, Meter, UsageRecord
     from services.gateway.core.lane_messages import ChoiceRecord
     from services.gateway.core.limits import Priority
@@ -63,6 +64,20 @@ class KeptRecord:
     stop: tuple[str, ...]
     choices: Sequence[ChoiceRecord]
     verdict: Verdict | None
+
+
+class Outlet(Protocol):
+    """The way to one client."""
+
+    @property
+    def clear(self) -> bool:
+        """Whether all that was written has left, so that more leaves at once."""
+
+    def put(self, pieces: Sequence[Piece]) -> None:
+        """Write while the way is clear."""
+
+    async def write(self, pieces: Sequence[Piece]) -> None:
+        """Write, however long the client takes."""
 
 
 class Lane(Protocol):

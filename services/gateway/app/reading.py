@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kit.errors import ServiceError
-    from services.gateway.app.ports import Lane
+    from services.gateway.app.ports import Lane, Outlet
     from services.gateway.core.choice import ChoiceAssembler, Piece
     from services.gateway.core.order import Sampling
     from services.gateway.core.outcome import Closed
@@ -32,17 +32,42 @@ class Acceptance:
     vocabulary: Vocabulary
 
 
+class Turn:
+    """Readings with news: those that can be are served in one go, after all of a step has been heard.
+
+    A task woken for each costs as much as what it then writes.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[Reading] = []
+
+    def wait(self, reading: Reading) -> None:
+        """Serve a reading soon."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._serve)
+        self._waiting.append(reading)
+
+    def _serve(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for reading in waiting:
+            reading.serve()
+
+
 class Reading:
     """A generation as one caller follows it. It must end in `leave`, however the caller goes."""
 
-    def __init__(self, owner: Owner, reader: Reader, lane: Lane, ended: asyncio.Event) -> None:
+    def __init__(self, owner: Owner, reader: Reader, lane: Lane, ended: asyncio.Event, turn: Turn) -> None:
         self.owner, self.reader = owner, reader
         self._lane = lane
         self._ended = ended
+        self._turn = turn
         self._news = asyncio.Event()
+        self._outlet: Outlet | None = None
+        self._parked = self._queued = False  # the task waits for news; the turn has us
+        self._fault: Exception | None = None
         self._task: asyncio.Task[object] | None = None
         self._turn_away: Callable[[asyncio.Task[object]], object] = asyncio.Task.cancel
-        reader.wake = self._news.set
+        reader.wake = self._wake
 
     @property
     def accepted(self) -> Acceptance:
@@ -76,10 +101,39 @@ class Reading:
         self._task = asyncio.current_task()
         while True:
             self._news.clear()
+            if self._fault is not None:
+                raise self._fault
             pieces = self.reader.take(time.monotonic())
             if pieces or self.reader.closed:
                 return pieces
-            await self._news.wait()
+            self._parked = True
+            try:
+                await self._news.wait()
+            finally:
+                self._parked = False
+
+    async def relay(self, outlet: Outlet) -> None:
+        """Give `outlet` everything as it comes; returns once all is said.
+
+        While the client keeps up, whoever brings the news writes it as well. If it does not, this task waits.
+        """
+        self._outlet = outlet
+        while pieces := await self.take():
+            await outlet.write(pieces)
+
+    def serve(self) -> None:
+        """Write what has come, or leave it to the task."""
+        self._queued = False
+        outlet = self._outlet
+        if not (self._parked and outlet is not None and outlet.clear):
+            self._news.set()
+            return
+        try:
+            if pieces := self.reader.take(time.monotonic()):
+                outlet.put(pieces)
+        except Exception as fault:  # the task's to raise: one reader's fault ends one reader
+            self._fault = fault
+            self._news.set()
 
     async def ended(self) -> Closed:
         """The terminal record, once it is certain; to be told only if there is no `error`."""
@@ -90,6 +144,13 @@ class Reading:
         """The caller has all it will take; again does nothing."""
         if not self.reader.left:
             self._lane.tell(self.owner.leave, self.reader)
+
+    def _wake(self) -> None:
+        if self._outlet is None or self.reader.closed:
+            self._news.set()
+        elif not self._queued:
+            self._queued = True
+            self._turn.wait(self)
 
     def turn_away(self) -> None:
         """Interrupt who reads, for it does not."""

@@ -124,9 +124,9 @@ class Platform:
                 await asyncio.sleep(0.01)
         return found
 
-    async def told(self, job: Job, event: str = "accepted") -> None:
-        """Return once callers of the job are told this: who follows it is told all from the beginning."""
-        path = f"/v1/generations/gen-{job.id:016x}?from=0"
+    async def told(self, job: Job, event: str = "accepted", start: int = 0) -> None:
+        """Return once callers of the job are told this: who follows it is told all from `start` on."""
+        path = f"/v1/generations/gen-{job.id:016x}?from={start}"
         async with self.http() as client, client.stream("GET", path) as response:
             async for line in response.aiter_lines():
                 if line == f"event: {event}":

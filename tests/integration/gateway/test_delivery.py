@@ -4,16 +4,20 @@ import asyncio
 import contextlib
 import gc
 import json
+import socket
 import time
 import tracemalloc
 from functools import partial
+from itertools import accumulate
 
 import grpc
+import httpx
 import pytest
 
 from kit.grpc import channel
 from tests.integration.gateway.conftest import KEY, RIVAL_KEY, inference
 from tests.integration.gateway.peers import CANCELLED, STOP
+from tests.integration.gateway.test_native_http import sse
 from tokenloom.api.inference.v1 import inference_pb2 as pb
 from tokenloom.api.scheduler.v1 import scheduler_pb2
 
@@ -26,13 +30,14 @@ class RawClient:
         self.writer = None
         self.reader = None
 
-    async def post(self, body: dict, *, path="/v1/generations", accept="text/event-stream") -> None:
+    async def post(self, body: dict, *, accept="text/event-stream", version="1.1") -> None:
         # A small limit stops asyncio from reading ahead.
         self.reader, self.writer = await asyncio.open_connection(self._host, self._port, limit=1024)
         data = json.dumps(body).encode()
         self.writer.write(
             (
-                f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nAccept: {accept}\r\n"
+                f"POST /v1/generations HTTP/{version}\r\nHost: x\r\n"
+                f"Authorization: Bearer {KEY}\r\nAccept: {accept}\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
             ).encode()
             + data
@@ -227,6 +232,48 @@ async def test_a_reader_that_never_takes_the_end_of_a_finished_request_is_hung_u
                 last = (last + data)[-4096:]
         assert b"event: done" not in last
         raw.leave()
+
+
+async def test_a_reader_that_pauses_until_the_sockets_are_full_misses_nothing(launch):
+    async with launch(stream_buffer_bytes=1 << 30) as platform:
+        resumes, flood_ids, slow_ids = asyncio.Event(), [300] * LONG * 15, platform.ids("abcdefgh" * 32)
+
+        async def script(job):
+            job.accept()
+            for start in range(0, len(flood_ids), 20):
+                job.step(*flood_ids[start : start + 20], logprobs=True)
+                await asyncio.sleep(0)
+            await resumes.wait()
+            for token_id in slow_ids:
+                job.step(token_id, logprobs=True)
+                await asyncio.sleep(0.001)
+            job.end(STOP)
+
+        platform.scheduler.script = script
+        body = {"model": "toy", "prompt": "abc", "logprobs": 2}
+        headers = {"Accept": "text/event-stream", "Authorization": f"Bearer {KEY}"}
+        small = httpx.AsyncHTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)])
+        async with (
+            httpx.AsyncClient(base_url=platform.url, transport=small) as client,
+            client.stream("POST", "/v1/generations", json=body, headers=headers) as response,
+        ):
+            await platform.told(platform.scheduler.job, "token", len(flood_ids) - 1)
+            resumes.set()
+            events = sse("".join([part async for part in response.aiter_text()]))
+        tokens = [event for name, event in events if name == "token"]
+        assert [token_id for token in tokens for token_id in token["tokenIds"]] == flood_ids + slow_ids
+        assert [token["index"] for token in tokens] == [0, *accumulate(t["count"] for t in tokens[:-1])]
+        assert max(token["count"] for token in tokens) > 1000  # what waited until they were empty
+
+
+async def test_a_client_of_http_1_0_gets_events_without_chunks(platform, raw):
+    platform.scheduler.script = platform.says("hello")
+    await raw.post({"model": "toy", "prompt": "abc"}, version="1.0")
+    head, _, body = (await raw.reader.read()).decode().partition("\r\n\r\n")
+    assert "transfer-encoding" not in head.lower()
+    events = sse(body)
+    assert "".join(event["text"] for name, event in events if name == "token") == "hello"
+    assert events[-1][0] == "done"
 
 
 async def test_a_reader_past_its_byte_cap_is_cancelled(launch):

@@ -9,6 +9,7 @@ from aiohttp import web
 from services.gateway.adapters.http import native_json
 from services.gateway.adapters.http.errors import error_response, native_error
 from services.gateway.adapters.http.wire import (
+    EventOutlet,
     arrival,
     check_query,
     event,
@@ -16,7 +17,6 @@ from services.gateway.adapters.http.wire import (
     json_response,
     open_events,
     read_json,
-    send,
     takes_events,
     wants_events,
 )
@@ -26,7 +26,7 @@ from services.gateway.core.validation import parse_generation, parse_start, star
 if TYPE_CHECKING:
     from services.gateway.adapters.keys import KeyRing
     from services.gateway.app.front import Front
-    from services.gateway.app.reading import Acceptance, Reading
+    from services.gateway.app.reading import Reading
     from services.gateway.core.choice import Piece
 
 _LAST_EVENT = "Last-Event-ID"
@@ -100,19 +100,18 @@ async def _stream(request: web.Request, reading: Reading, start: tuple[int, ...]
     following = list(start_of_each(start, len(reading.choices), "from"))
     response = await open_events(request, accepted.request_id)
     await response.write(event("accepted", native_json.accepted(accepted)))
-    while pieces := await reading.take():
-        await send(response, [_token(piece, accepted, following) for piece in pieces])
+
+    def token(piece: Piece) -> bytes:
+        following[piece.choice] = piece.index + piece.count
+        return event("token", native_json.token(piece, accepted), ",".join(map(str, following)))
+
+    await reading.relay(EventOutlet(request, response, token))
     closed = await reading.ended()
     error = reading.error
     last = event("error", native_error(error)) if error else event("done", native_json.done(closed))
     await response.write(last)
     await response.write_eof()
     return response
-
-
-def _token(piece: Piece, accepted: Acceptance, following: list[int]) -> bytes:
-    following[piece.choice] = piece.index + piece.count
-    return event("token", native_json.token(piece, accepted), ",".join(map(str, following)))
 
 
 async def _whole(request: web.Request, reading: Reading) -> web.Response:

@@ -10,6 +10,7 @@ from aiohttp import web
 from kit.errors import Code, ServiceError
 from services.gateway.adapters.http.errors import error_response
 from services.gateway.adapters.http.wire import (
+    EventOutlet,
     arrival,
     check_query,
     data,
@@ -119,8 +120,7 @@ async def _stream(
 ) -> web.StreamResponse:
     response = await open_events(request, reading.accepted.request_id)
     await send(response, map(data, answer.opening()))
-    while pieces := await reading.take():
-        await send(response, [data(answer.chunk(piece)) for piece in pieces])
+    await reading.relay(EventOutlet(request, response, lambda piece: data(answer.chunk(piece))))
     closed = await reading.ended()
     if error := _failure(reading, closed):
         await response.write(event("error", error_body(error, closed.finish_reason)))
