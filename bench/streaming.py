@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from bench import bare
 from bench.callers import over_grpc, over_http
 from bench.figures import Figure
 from bench.hollow import age_s, control_plane
@@ -67,8 +68,8 @@ async def added(stand: Stand, name: str) -> list[Figure]:
     """At a steady step: every process wakes for every one."""
     heard, title = _Heard(), f"{name}, {PACED_STREAMS} streams, {PACED_STEP_MS:.0f} ms steps"
     spent, _ = await _run(stand, name, PACED_STREAMS, PACED_OUTPUT, heard.time)
-    steady = heard.ages[UNSTEADY * PACED_STREAMS : -UNSTEADY * PACED_STREAMS]
-    p50, p99 = (1e3 * percentile(steady, share) for share in (0.5, 0.99))
+    p50, p99 = _steady(heard.ages)
+    bare_p50, bare_p99 = _steady(await bare.ages_s(name, PACED_STREAMS, PACED_OUTPUT, PACED_STEP_MS / 1e3))
     tokens = heard.tokens
     return [
         Figure(f"{title}: events a second of gateway CPU", heard.events / spent["gateway"], "1/s"),
@@ -76,7 +77,15 @@ async def added(stand: Stand, name: str) -> list[Figure]:
         Figure(f"{title}: scheduler CPU a token", spent["scheduler"] / tokens * 1e6, "us"),
         Figure(f"{title}: worker's result to client, p50", p50, "ms"),
         Figure(f"{title}: worker's result to client, p99", p99, "ms", ADDED_P99_MS),
+        Figure(f"{title}: the same way with nothing of ours on it, p50", bare_p50, "ms"),
+        Figure(f"{title}: the same way with nothing of ours on it, p99", bare_p99, "ms"),
     ]
+
+
+def _steady(ages_s: list[float]) -> tuple[float, float]:
+    """Median and 99th percentile in ms, of all but the ends."""
+    steady = ages_s[UNSTEADY * PACED_STREAMS : -UNSTEADY * PACED_STREAMS]
+    return 1e3 * percentile(steady, 0.5), 1e3 * percentile(steady, 0.99)
 
 
 async def _run(
