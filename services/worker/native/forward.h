@@ -38,6 +38,7 @@ class Forward {
   static int phases(int layers) { return 4 + 9 * layers; }
 
   void run(Team::Walk& walk) const {
+    const Tiles tiles(shape_.format == Format::kBfloat);
     if (!by_token(walk, [&](int token) { begin(token); })) return;
     for (int index = 0; index < shape_.layers; index++)
       if (!layer(walk, index)) return;
@@ -51,6 +52,7 @@ class Forward {
 
   // The products of a share, of whatever the rows hold, and nothing else: what they cost alone.
   void products(Team::Walk& walk) const {
+    const Tiles tiles(shape_.format == Format::kBfloat);
     const auto drop = [](int, int, const float*) {};
     for (const Layer& layer : layers_)
       if (!multiply(walk, space_.normed, layer.matrices[kQkv], drop) ||
@@ -63,6 +65,7 @@ class Forward {
 
  private:
   static constexpr int kRowsAtOnce = 96, kTokensAtOnce = 4, kMaxBlocks = 4;
+  static constexpr int kOutRows = kMostTile + 1;  // a power of two apart, results would meet in the cache
 
   static int chunks_of(int count) { return (count + kTokensAtOnce - 1) / kTokensAtOnce; }
 
@@ -98,7 +101,7 @@ class Forward {
       const int first_block = index % units * together, end_block = std::min(blocks, first_block + together);
       const int tiles = (end - first + tile - 1) / tile, step = tiles ? (end - first + tiles - 1) / tiles : 1;
       if constexpr (kWide) {
-        alignas(64) float out[kMaxBlocks][kTile][kBlock];
+        alignas(64) float out[kMaxBlocks][kOutRows][kBlock];
         for (int row = first; row < end; row += step) {
           const int here = std::min(step, end - row);
           for (int block = first_block; block < end_block; block++)
@@ -106,7 +109,7 @@ class Forward {
           for (int r = 0; r < here; r++) finish(row + r, first_block * kBlock, &out[0][r][0]);
         }
       } else {
-        alignas(64) float out[kTile][kBlock];
+        alignas(64) float out[kOutRows][kBlock];
         for (int block = first_block; block < end_block; block++)
           for (int row = first; row < end; row += step) {
             const int here = std::min(step, end - row);
@@ -215,7 +218,7 @@ class Forward {
                           [&](int row, int channel, const float* values) {
                             alignas(64) float gated[kGatedUnit];
                             for (int block = 0; block < kMaxBlocks; block++) {
-                              const float* at = values + block * kTile * kBlock;
+                              const float* at = values + block * kOutRows * kBlock;
                               Vec gate = load(at), up = load(at + kLanes);
                               if (bias) {
                                 gate += load(bias + channel + block * kBlock);

@@ -24,6 +24,7 @@ inline int bytes_of(Format format) { return format == Format::kFloat ? 4 : forma
 constexpr int kBlock = 32;   // output channels that are packed side by side
 constexpr int kSpan = 2 * kGroup;  // inputs that share one scale of int8 activations
 constexpr int kMultiple = kSpan;   // inputs are padded to it
+constexpr int kBeyond = 32;        // rows that a product may read behind the last, and drop
 
 // Memory in huge pages where the system gives them.
 class Memory {
@@ -152,8 +153,8 @@ class Rows {
     row_bytes_ = (size_t)width_ * bytes_of(format);
     // Rows a power of two apart would all fall into the same few sets of the cache.
     if (row_bytes_ % 1024 == 0) row_bytes_ += 64;
-    values_ = Memory(rows * row_bytes_);
-    std::memset(values_.get(), 0, rows * row_bytes_);
+    values_ = Memory((rows + kBeyond) * row_bytes_);
+    std::memset(values_.get(), 0, values_.size());
     if (format == Format::kInt8) {
       scales_.assign((size_t)rows * spans(), 0);
       sums_.assign((size_t)rows * spans(), 0);

@@ -3,12 +3,19 @@
 #pragma once
 
 #include "matrix.h"
+#include "tiles.h"
 
 namespace loom {
 
-// Rows that one pass over a block serves: as many as leave room for the weights in 32 registers.
+// Rows that one pass over a block serves: as many as leave room for the weights in 32 registers, or two tiles.
 constexpr int kTile = 12;
 constexpr int kTileInt8 = 8;
+#if defined(LOOM_TILES)
+constexpr int kTileBfloat = 2 * kTileRows;
+#else
+constexpr int kTileBfloat = kTile;
+#endif
+constexpr int kMostTile = kTileBfloat;
 
 namespace detail {
 
@@ -121,6 +128,41 @@ void bytes(const Rows& rows, int first, const char* block, int inputs, float* ou
   }
 }
 
+#if defined(LOOM_TILES)
+
+// On T tiles of rows. They are whole: rows beyond those that are asked for are whatever lies there. out: [16 T][32].
+template <int T>
+void bfloats_tiled(const char* rows, size_t row_bytes, const char* block, int inputs, float* out) {
+  constexpr int step = 32, line = kBlock * 4;
+  _tile_zero(0);
+  _tile_zero(1);
+  if constexpr (T == 2) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int k = 0; k < inputs; k += step, rows += step * 2, block += step / 2 * line) {
+    for (int at = 0; at < step / 2 * line; at += 64) fetch_ahead(block + at);
+    _tile_loadd(4, rows, row_bytes);
+    _tile_loadd(6, block, line);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, block + 64, line);
+    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (T == 2) {
+      _tile_loadd(5, rows + kTileRows * row_bytes, row_bytes);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, out, line);
+  _tile_stored(1, out + kLanes, line);
+  if constexpr (T == 2) {
+    _tile_stored(2, out + kTileRows * kBlock, line);
+    _tile_stored(3, out + kTileRows * kBlock + kLanes, line);
+  }
+}
+
+#endif
+
 template <int R>
 void tile(const Rows& rows, int first, int count, const Matrix& weight, const char* block, float* out) {
   if constexpr (R > 0) {
@@ -139,10 +181,18 @@ void tile(const Rows& rows, int first, int count, const Matrix& weight, const ch
 
 }  // namespace detail
 
-inline int tile_of(Format format) { return format >= Format::kInt8 ? kTileInt8 : kTile; }
+inline int tile_of(Format format) {
+  return format >= Format::kInt8 ? kTileInt8 : format == Format::kBfloat ? kTileBfloat : kTile;
+}
 
-// [count <= tile_of(format), 32]: rows `first` and on times block `index`.
+// Rows `first` and on times block `index`, for count <= tile_of(format); out has room for [kMostTile, 32].
 inline void product(const Rows& rows, int first, int count, const Matrix& weight, int index, float* out) {
+#if defined(LOOM_TILES)
+  if (weight.format == Format::kBfloat) {
+    const auto tiled = count > kTileRows ? detail::bfloats_tiled<2> : detail::bfloats_tiled<1>;
+    return tiled(rows.row(first), rows.row_bytes(), weight.block(index), weight.padded_inputs, out);
+  }
+#endif
   detail::tile<kTile>(rows, first, count, weight, weight.block(index), out);
 }
 

@@ -5,6 +5,8 @@ A library is named after the sources, the flags and the instructions that it nee
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
 import os
 import platform
@@ -20,6 +22,7 @@ SOURCES = Path(__file__).parents[2] / "native"
 _FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-pthread", "-w")
 _COMPILERS = ("c++", "g++", "clang++")
 _BUILD_S = 300
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILE_DATA = 158, 0x1023, 18
 
 
 class NativeError(Exception):
@@ -37,13 +40,16 @@ class Target:
 
 _AVX2 = frozenset({"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_AVX512_BF16 = _AVX512 | {"avx512_bf16", "avx512_vnni"}
+_AVX512_BF16_FLAGS = ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni")
 # The best first.
 _X86 = (
     Target(
-        "avx512-bf16-vnni",
-        _AVX512 | {"avx512_bf16", "avx512_vnni"},
-        ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"),
+        "amx-bf16",
+        _AVX512_BF16 | {"amx_tile", "amx_bf16"},
+        (*_AVX512_BF16_FLAGS, "-mamx-tile", "-mamx-bf16"),
     ),
+    Target("avx512-bf16-vnni", _AVX512_BF16, _AVX512_BF16_FLAGS),
     Target("avx512-vnni", _AVX512 | {"avx512_vnni"}, ("-march=x86-64-v4", "-mavx512vnni")),
     Target("avx2", _AVX2, ("-march=x86-64-v3",)),
 )
@@ -57,13 +63,33 @@ def targets() -> tuple[Target, ...]:
 
 def target() -> Target:
     """The best kind that this processor is."""
-    has = _instructions()
-    return next(kind for kind in targets() if kind.needs <= has)
+    return _fitting()[0]
 
 
 def library(kind: Target | None = None) -> Path:
-    """Find the library for a kind of processor, this one's by default, or build it; raises `NativeError`."""
-    kind = kind or target()
+    """Find the library for a kind of processor, or build it; raises `NativeError`.
+
+    By default it is for the best kind that this processor is and that the compiler knows.
+    """
+    if kind is not None:
+        return _found(kind)
+    best = target()
+    try:
+        return _found(best)
+    except NativeError:
+        for other in _fitting():
+            if other != best:
+                with contextlib.suppress(NativeError):
+                    return _found(other)
+        raise
+
+
+def _fitting() -> list[Target]:
+    has = _instructions()
+    return [kind for kind in targets() if kind.needs <= has]
+
+
+def _found(kind: Target) -> Path:
     name = f"loom-{kind.name}-{_digest(kind)}.so"
     for directory in _directories():
         if (directory / name).is_file():
@@ -125,12 +151,19 @@ def _instructions() -> frozenset[str]:
     except OSError:
         return frozenset()
     flags = next((line for line in lines if line.startswith("flags")), "")
-    return frozenset(flags.partition(":")[2].split())
+    found = frozenset(flags.partition(":")[2].split())
+    return found if "amx_tile" not in found or _tiles_granted() else found - {"amx_tile"}
+
+
+def _tiles_granted() -> bool:
+    """Ask the kernel for AMX's tiles, which a process may use only then."""
+    refused: int = ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILE_DATA)
+    return refused == 0
 
 
 def main() -> int:
     """Build for this processor, or with `--all` for every kind told apart; says what came of it."""
-    kinds = targets() if "--all" in sys.argv[1:] else (target(),)
+    kinds = targets() if "--all" in sys.argv[1:] else (None,)
     for kind in kinds:
         try:
             print(f"native CPU engine: {library(kind)}")  # noqa: T201
