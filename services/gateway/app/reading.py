@@ -125,11 +125,10 @@ class Reading:
         """Write what has come, or leave it to the task."""
         self._queued = False
         outlet = self._outlet
-        if not (self._parked and outlet is not None and outlet.clear):
-            self._news.set()
-            return
         try:
-            if pieces := self.reader.take(time.monotonic()):
+            if not (self._parked and outlet is not None and outlet.clear):
+                self._news.set()
+            elif pieces := self.reader.take(time.monotonic()):
                 outlet.put(pieces)
         except Exception as fault:  # the task's to raise: one reader's fault ends one reader
             self._fault = fault

@@ -16,6 +16,7 @@ constexpr int kTileBfloat = 2 * kTileRows;
 constexpr int kTileBfloat = kTile;
 #endif
 constexpr int kMostTile = kTileBfloat;
+static_assert(kMostTile <= kBeyond + 1);
 
 namespace detail {
 

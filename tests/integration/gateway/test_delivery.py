@@ -266,12 +266,20 @@ async def test_a_reader_that_pauses_until_the_sockets_are_full_misses_nothing(la
         assert max(token["count"] for token in tokens) > 1000  # what waited until they were empty
 
 
-async def test_a_client_of_http_1_0_gets_events_without_chunks(platform, raw):
+@pytest.mark.parametrize("version", ["1.0", "1.1", "2.0"])
+async def test_events_come_in_chunks_where_the_version_has_them(platform, raw, version):
     platform.scheduler.script = platform.says("hello")
-    await raw.post({"model": "toy", "prompt": "abc"}, version="1.0")
-    head, _, body = (await raw.reader.read()).decode().partition("\r\n\r\n")
-    assert "transfer-encoding" not in head.lower()
-    events = sse(body)
+    await raw.post({"model": "toy", "prompt": "abc"}, version=version)
+    head = (await raw.reader.readuntil(b"\r\n\r\n")).decode().lower()
+    assert ("transfer-encoding: chunked" in head) == (version != "1.0")
+    body = b""
+    if version == "1.0":
+        body = await raw.reader.read()
+    else:
+        while size := int(await raw.reader.readline(), 16):
+            body += await raw.reader.readexactly(size)
+            assert await raw.reader.readline() == b"\r\n"
+    events = sse(body.decode())
     assert "".join(event["text"] for name, event in events if name == "token") == "hello"
     assert events[-1][0] == "done"
 

@@ -383,9 +383,14 @@ def test_four_bits_are_found_in_weights_that_were_rounded(tmp_path: Path, option
     assert not engine.forward.in_levels(rounded)
 
 
-@pytest.mark.parametrize(
-    "kind", dict.fromkeys((build.target(), build.targets()[-1])), ids=lambda kind: kind.name
-)
+def kinds() -> list[Any]:
+    """What this processor can run; those between the best and the plainest take a while to build."""
+    best, *others = build.fitting()
+    between = [pytest.param(kind, marks=pytest.mark.slow) for kind in others[:-1]]
+    return [best, *between, *others[-1:]]
+
+
+@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.name)
 def test_every_kind_of_processor_computes_the_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: build.Target
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from aiohttp import HttpVersion11, web
+from aiohttp import hdrs, web
 from pydantic_core import to_json
 
 from kit.errors import invalid
@@ -95,8 +95,6 @@ async def open_events(request: web.Request, request_id: int) -> web.StreamRespon
             "x-request-id": format_id(request_id),
         }
     )
-    if request.version >= HttpVersion11:
-        response.enable_chunked_encoding()
     await response.prepare(request)
     return response
 
@@ -112,18 +110,19 @@ async def send(response: web.StreamResponse, frames: Iterable[bytes]) -> None:
 
 
 class EventOutlet:
-    """An `Outlet`: an event a piece."""
+    """An `Outlet`: an event a piece, on a response whose headers are sent."""
 
     def __init__(
         self, request: web.Request, response: web.StreamResponse, encode: Callable[[Piece], bytes]
     ) -> None:
         self._transport = request.transport
         self._response = response
+        self._chunked = hdrs.TRANSFER_ENCODING in response.headers
         self._encode = encode
 
     @property
     def clear(self) -> bool:
-        """Whether the connection stands and its buffer is empty."""
+        """Whether the connection stands and its buffer is empty; under TLS, the buffer above it."""
         transport = self._transport
         return transport is not None and not transport.is_closing() and not transport.get_write_buffer_size()
 
@@ -131,7 +130,7 @@ class EventOutlet:
         """Write straight to the connection: the library's way would cost as much again."""
         assert self._transport is not None
         events = b"".join(map(self._encode, pieces))
-        self._transport.write(b"%x\r\n%b\r\n" % (len(events), events) if self._response.chunked else events)
+        self._transport.write(b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events)
 
     async def write(self, pieces: Sequence[Piece]) -> None:
         """Write, and wait while too much is left in the buffer."""

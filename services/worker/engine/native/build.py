@@ -63,7 +63,7 @@ def targets() -> tuple[Target, ...]:
 
 def target() -> Target:
     """The best kind that this processor is."""
-    return _fitting()[0]
+    return fitting()[0]
 
 
 def library(kind: Target | None = None) -> Path:
@@ -77,14 +77,15 @@ def library(kind: Target | None = None) -> Path:
     try:
         return _found(best)
     except NativeError:
-        for other in _fitting():
+        for other in fitting():
             if other != best:
                 with contextlib.suppress(NativeError):
                     return _found(other)
         raise
 
 
-def _fitting() -> list[Target]:
+def fitting() -> list[Target]:
+    """The kinds that this processor is, the best first."""
     has = _instructions()
     return [kind for kind in targets() if kind.needs <= has]
 
