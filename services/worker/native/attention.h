@@ -5,103 +5,21 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 
-#include "simd.h"
+#include "pages.h"
+#include "tiles.h"
 
 namespace loom {
 
-constexpr int kSegment = 256;
-constexpr int kQueryTile = 24;  // rows (token, head) that are computed together
-constexpr int kMostHeadDim = 512;  // so many products of 8 and 16 bits fill 32
-
-struct AttentionShape {
-  int head_dim = 0, page_size = 0, kv_heads = 0;
-  float scale = 1, cap = 0;  // no cap: 0
-};
-
-// A number as the pool keeps it, and what it is multiplied by: float, bfloat16, or bytes with a scale for each
-// position of a head, multiplied by integers of 16 bits.
-template <typename T>
-struct Kept {
-  using Factor = T;
-  using Sum = Vec;
-  static constexpr int kPair = 4 / sizeof(T);  // factors that fill 32 bits
-  static constexpr size_t kScales = 0;         // bytes of scales behind 16 positions
-};
-template <>
-struct Kept<int8_t> {
-  using Factor = int16_t;
-  using Sum = Ints;
-  static constexpr int kPair = 2;
-  static constexpr size_t kScales = kLanes * sizeof(float);
-};
-template <typename T>
-using Factor = typename Kept<T>::Factor;
-
-// Where one KV head's keys and values of a sequence lie. A page holds the keys of all KV heads, then the values; of
-// one head, a run for each 16 positions: keys as [head_dim / P][16][P], values as [16 / P][head_dim][P], where P is
-// Kept::kPair; then the positions' scales, float [16], if they have any.
-template <typename T>
-struct PagedHead {
-  const char* pool;
-  const int64_t* table;
-  const AttentionShape& shape;
-  int head;
-
-  static size_t run_bytes(int head_dim) { return (size_t)kLanes * head_dim * sizeof(T) + Kept<T>::kScales; }
-  static const float* scales(const T* run, int head_dim) {
-    return reinterpret_cast<const float*>(run + kLanes * head_dim);
-  }
-
-  const T* run(int position, int which) const {
-    const size_t page = table[position / shape.page_size];
-    const size_t first = (page * 2 * shape.kv_heads + which) * (shape.page_size / kLanes);
-    const size_t at = first + position % shape.page_size / kLanes;
-    return reinterpret_cast<const T*>(pool + at * run_bytes(shape.head_dim));
-  }
-  const T* keys(int position) const { return run(position, head); }
-  const T* values(int position) const { return run(position, shape.kv_heads + head); }
-};
-
-// Numbers in the form that they are kept or multiplied in; returns what one of them stands for.
-inline float put_numbers(float* to, const float* from, int count) {
-  std::memcpy(to, from, count * sizeof(float));
-  return 1;
-}
-inline float put_numbers(uint16_t* to, const float* from, int count) {
-  for (int i = 0; i < count; i += kLanes) {
-    const Halves halves = to_bf16(load(from + i));
-    std::memcpy(to + i, &halves, sizeof(halves));
-  }
-  return 1;
-}
-template <typename Integer>
-float put_integers(Integer* to, const float* from, int count) {
-  constexpr float most = std::numeric_limits<Integer>::max();
-  const float high = largest_size(from, count), inverse = high > 0 ? most / high : 0;
-  for (int i = 0; i < count; i += kLanes) store_integers(to + i, rounded(load(from + i) * inverse));
-  return high / most;
-}
-inline float put_numbers(int8_t* to, const float* from, int count) { return put_integers(to, from, count); }
-inline float put_numbers(int16_t* to, const float* from, int count) { return put_integers(to, from, count); }
-
-// Store one token's key and value of a head.
-template <typename T>
-void write_kv(const PagedHead<T>& to, int position, const float* key, const float* value) {
-  constexpr int pair = Kept<T>::kPair;
-  T *keys = const_cast<T*>(to.keys(position)), *values = const_cast<T*>(to.values(position));
-  const int lane = position % kLanes, dim = to.shape.head_dim;
-  T numbers[kMostHeadDim];
-  const float key_scale = put_numbers(numbers, key, dim);
-  for (int d = 0; d < dim; d += pair) std::memcpy(keys + d * kLanes + lane * pair, numbers + d, pair * sizeof(T));
-  const float value_scale = put_numbers(numbers, value, dim);
-  for (int d = 0; d < dim; d++) values[lane / pair * pair * dim + d * pair + lane % pair] = numbers[d];
-  if constexpr (Kept<T>::kScales > 0) {
-    const_cast<float*>(to.scales(keys, dim))[lane] = key_scale;
-    const_cast<float*>(to.scales(values, dim))[lane] = value_scale;
-  }
-}
+#if defined(LOOM_TILES)
+constexpr int kQueryTile = 2 * kTileRows;  // rows (token, head) that are computed together
+#else
+constexpr int kQueryTile = 24;
+#endif
 
 // What one thread needs while it attends.
 template <typename T>
@@ -112,12 +30,8 @@ struct AttentionScratch {
   float query_scales[kQueryTile];
   alignas(64) float sums[kQueryTile * kMostHeadDim];
   alignas(64) float part[kQueryTile * kMostHeadDim];
+  alignas(64) Factor<T> last_values[kMostHeadDim * kLanes];
   float largest[kQueryTile], total[kQueryTile];
-};
-
-// The first and the past-the-end key position that a query sees.
-struct Span {
-  int first, end;
 };
 
 namespace detail {
@@ -141,6 +55,11 @@ template <typename T>
 [[gnu::always_inline]] inline void fetch(const T* run, int head_dim) {
   const char* from = reinterpret_cast<const char*>(run);
   for (size_t at = 0; at < PagedHead<T>::run_bytes(head_dim); at += 64) __builtin_prefetch(from + at, 0, 1);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void fetch_numbers(const T* from, int count) {
+  for (int at = 0; at < count; at += 64 / (int)sizeof(T)) __builtin_prefetch(from + at, 0, 1);
 }
 
 // Products of R queries with B blocks of 16 keys: scores [R][kSegment], B * 16 columns. Several blocks at once keep
@@ -186,17 +105,18 @@ void score_rows(int rows, const Factor<T>* queries, const T* const* blocks, int 
 // The pair of values at `from`, without the second, which may hold anything.
 inline Words first_of_pair(Words pairs) { return pairs & 0xffffu; }
 
-// Weighted sums of values over [first, end) of a segment for R rows and D * 16 dimensions.
+// Weighted sums of values for R rows and D * 16 dimensions; with `fetching`, the keys that come next are called.
 template <int R, int D, typename T>
-[[gnu::noinline]] void mix(const PagedHead<T>& kv, int first, int end, const Factor<T>* weights, int segment, int dim,
+[[gnu::noinline]] void mix(const Reading<T>& read, const Factor<T>* weights, int head_dim, int dim, bool fetching,
                            float* out) {
   constexpr int pair = Kept<T>::kPair;
-  const int head_dim = kv.shape.head_dim;
   typename Kept<T>::Sum acc[R][D] = {};
-  for (int position = first / kLanes * kLanes; position < end; position += kLanes) {
-    const T* values = kv.values(position) + dim * pair;
-    const int stop = std::min(kLanes, end - position);
-    const Factor<T>* weight = weights + (position - segment);
+  const Factor<T>* weight = weights + (read.first - read.segment);
+  for (int run = 0; run < read.runs; run++, weight += kLanes) {
+    if (fetching)
+      for (int next = read.next_of(run); next < read.next_of(run + 1); next++) fetch(read.next[next], head_dim);
+    const T* values = read.values[run] + dim * pair;
+    const int stop = std::min(kLanes, read.end - read.first - run * kLanes);
     for (int k = 0; k < stop; k += pair, values += head_dim * pair) {
       LOOM_UNROLL
       for (int d = 0; d < D; d++) {
@@ -222,13 +142,13 @@ template <int R, int D, typename T>
 }
 
 template <int R, typename T>
-void mix_rows(int rows, const PagedHead<T>& kv, int first, int end, const Factor<T>* weights, int segment, float* out) {
+void mix_rows(int rows, const Reading<T>& read, const Factor<T>* weights, int head_dim, bool fetching, float* out) {
   if constexpr (R > 0) {
-    if (rows < R) return mix_rows<R - 1, T>(rows, kv, first, end, weights, segment, out);
+    if (rows < R) return mix_rows<R - 1, T>(rows, read, weights, head_dim, fetching, out);
     int dim = 0;
-    for (; dim + 4 * kLanes <= kv.shape.head_dim; dim += 4 * kLanes)
-      mix<R, 4, T>(kv, first, end, weights, segment, dim, out);
-    for (; dim < kv.shape.head_dim; dim += kLanes) mix<R, 1, T>(kv, first, end, weights, segment, dim, out);
+    for (; dim + 4 * kLanes <= head_dim; dim += 4 * kLanes)
+      mix<R, 4, T>(read, weights, head_dim, dim, fetching && dim == 0, out);
+    for (; dim < head_dim; dim += kLanes) mix<R, 1, T>(read, weights, head_dim, dim, fetching && dim == 0, out);
   }
 }
 
@@ -243,10 +163,11 @@ struct Weighed {
 
 // Scores of one row in a segment to weights exp(score - largest), times the values' scales if they have any.
 template <typename T>
-Weighed weigh(const PagedHead<T>& kv, float score_scale, float* scores, Factor<T>* weights, int segment, int first, int end,
+Weighed weigh(const Reading<T>& read, const AttentionShape& shape, float score_scale, float* scores, Factor<T>* weights,
               Span span) {
   const float none = -std::numeric_limits<float>::infinity();
-  const float cap = kv.shape.cap;
+  const float cap = shape.cap;
+  const auto [segment, first, end] = std::tuple(read.segment, read.first, read.end);
   Vec high = splat(none);
   for (int position = first; position < end; position += kLanes) {
     float* at = scores + (position - segment);
@@ -268,55 +189,127 @@ Weighed weigh(const PagedHead<T>& kv, float score_scale, float* scores, Factor<T
     float* at = scores + (position - segment);
     Vec value = empty ? Vec{} : exp(load(at) - largest);
     sums += value;
-    if constexpr (Kept<T>::kScales > 0)
-      value = choose(value > 0.0f, value * load(kv.scales(kv.values(position), kv.shape.head_dim)), Vec{});
+    if constexpr (Kept<T>::kScales > 0) {
+      const T* values = read.values[(position - first) / kLanes];
+      value = choose(value > 0.0f, value * load(PagedHead<T>::scales(values, shape.head_dim)), Vec{});
+    }
     store(at, value);
   }
   const int begin = first - segment, count = (int)up_to(end - first, kLanes);
   return {!empty, largest, sum(sums), put_numbers(weights + begin, scores + begin, count)};
 }
 
-}  // namespace detail
+#if defined(LOOM_TILES)
 
-// Call the first keys that a tile reads into the second-level cache, before it is that tile's turn.
-template <typename T>
-[[gnu::always_inline]] inline void fetch_keys(const PagedHead<T>& kv, Span span) {
-  const int end = std::min(span.end, span.first + kSegment);
-  for (int position = span.first; position < end; position += kLanes) detail::fetch(kv.keys(position), kv.shape.head_dim);
+// Scores of 16 Q queries with B runs of keys. Queries beyond those that are asked for are whatever lies there.
+template <int Q, int B>
+void score_tiled(const uint16_t* queries, const uint16_t* const* keys, const uint16_t* const* values, int dim,
+                 float* scores) {
+  TileSums<Q, B> sums;
+  for (int d = 0; d < dim; d += kLanes) {
+    for (int run = 0; run < B; run++) fetch_numbers(values[run] + d * kLanes, kLanes * kLanes);
+    sums.add(queries + d, dim * 2, keys[0] + d * kLanes, keys[B - 1] + d * kLanes, kLanes * 4);
+  }
+  sums.store(scores, kSegment);
 }
 
-// Attend `rows` queries (scratch.queries, [rows][head_dim]) each to its own span: out [rows][head_dim].
-template <typename T>
-void attend(AttentionScratch<T>& scratch, const PagedHead<T>& kv, int rows, const Span* spans, float* out) {
-  const int dim = kv.shape.head_dim;
-  int low = spans[0].first, high = spans[0].end;
-  for (int r = 1; r < rows; r++) {
-    low = std::min(low, spans[r].first);
-    high = std::max(high, spans[r].end);
+// Weighted sums of values for 16 Q rows and 16 D dimensions.
+template <int Q, int D>
+void mix_tiled(const Reading<uint16_t>& read, const uint16_t* last, const uint16_t* weights, int head_dim, int dim,
+               float* out) {
+  TileSums<Q, D> sums;
+  for (int run = 0; run < read.runs; run++) {
+    if (dim == 0)
+      for (int next = read.next_of(run); next < read.next_of(run + 1); next++) fetch(read.next[next], head_dim);
+    const uint16_t* values = (run + 1 == read.runs ? last : read.values[run]) + dim * 2;
+    sums.add(weights + run * kLanes, kSegment * 2, values, values + kLanes * 2, head_dim * 4);
   }
+  sums.store(out + dim, head_dim);
+}
+
+// What the last run holds beyond `end` was never written: zeros in its place.
+inline const uint16_t* last_values(AttentionScratch<uint16_t>& scratch, const Reading<uint16_t>& read, int head_dim) {
+  const uint16_t* values = read.values[read.runs - 1];
+  const int written = read.end - read.first - (read.runs - 1) * kLanes;
+  if (written == kLanes) return values;
+  uint16_t* whole = scratch.last_values;
+  const int pairs = written / 2 * head_dim * 2;
+  std::memset(whole, 0, head_dim * kLanes * 2);
+  std::memcpy(whole, values, pairs * 2);
+  if (written % 2)
+    for (int d = 0; d < head_dim; d++) whole[pairs + d * 2] = values[pairs + d * 2];
+  return whole;
+}
+
+template <int Q>
+void score_tiled(AttentionScratch<uint16_t>& scratch, const Reading<uint16_t>& read, int dim) {
+  float* scores = scratch.scores[0] + (read.first - read.segment);
+  for (int run = 0; run < read.runs; run += 2)
+    (run + 1 < read.runs ? score_tiled<Q, 2> : score_tiled<Q, 1>)(scratch.queries, read.keys + run, read.values + run,
+                                                                  dim, scores + run * kLanes);
+}
+
+template <int Q>
+void mix_tiled(AttentionScratch<uint16_t>& scratch, const Reading<uint16_t>& read, int dim) {
+  const uint16_t* last = last_values(scratch, read, dim);
+  const uint16_t* weights = scratch.weights[0] + (read.first - read.segment);
+  for (int d = 0; d < dim; d += 2 * kLanes)
+    (d + kLanes < dim ? mix_tiled<Q, 2> : mix_tiled<Q, 1>)(read, last, weights, dim, d, scratch.part);
+}
+
+#endif
+
+// Scores of all rows, in scratch.scores; the values are called meanwhile.
+template <typename T>
+void score_all(AttentionScratch<T>& scratch, const Reading<T>& read, int rows, int dim) {
+#if defined(LOOM_TILES)
+  if constexpr (std::is_same_v<T, uint16_t>)
+    return (rows > kTileRows ? score_tiled<2> : score_tiled<1>)(scratch, read, dim);
+#endif
+  float* scores = scratch.scores[0] + (read.first - read.segment);
+  for (int run = 0; run < read.runs; run += kMostBlocks) {
+    const int count = std::min(kMostBlocks, read.runs - run);
+    for (int i = 0; i < count; i++) fetch(read.values[run + i], dim);
+    for (int r = 0; r < rows; r += kScoreRows)
+      score_rows<kScoreRows, T>(std::min(rows - r, kScoreRows), scratch.queries + r * dim, read.keys + run, count, dim,
+                                scores + r * kSegment + run * kLanes);
+  }
+}
+
+// Weighted sums of all rows, in scratch.part; the next keys are called meanwhile.
+template <typename T>
+void mix_all(AttentionScratch<T>& scratch, const Reading<T>& read, int rows, int dim) {
+#if defined(LOOM_TILES)
+  if constexpr (std::is_same_v<T, uint16_t>)
+    return (rows > kTileRows ? mix_tiled<2> : mix_tiled<1>)(scratch, read, dim);
+#endif
+  for (int r = 0; r < rows; r += 6)
+    mix_rows<6, T>(std::min(rows - r, 6), read, scratch.weights[r], dim, r == 0, scratch.part + r * dim);
+}
+
+}  // namespace detail
+
+// Attend `rows` queries (scratch.queries, [rows][head_dim]) each to its own span: out [rows][head_dim]. Pages lie
+// anywhere, so that no processor foresees the next one: while it computes, it is told what comes, `next` after this.
+template <typename T>
+void attend(AttentionScratch<T>& scratch, const PagedHead<T>& kv, int rows, const Span* spans,
+            const std::optional<std::pair<PagedHead<T>, Span>>& next, float* out) {
+  const int dim = kv.shape.head_dim;
+  Span all = spans[0];
+  for (int r = 1; r < rows; r++) all = {std::min(all.first, spans[r].first), std::max(all.end, spans[r].end)};
   bool begun[kQueryTile] = {};
   detail::Weighed weighed[kQueryTile];
-  for (int segment = low / kSegment * kSegment; segment < high; segment += kSegment) {
-    const int first = std::max(segment, low / kLanes * kLanes), end = std::min(segment + kSegment, high);
-    for (int position = first; position < end; position += detail::kMostBlocks * kLanes) {
-      const T* blocks[detail::kMostBlocks];
-      int count = 0;
-      for (int at = position; at < end && count < detail::kMostBlocks; at += kLanes) {
-        blocks[count++] = kv.keys(at);
-        // Pages lie anywhere: no processor foresees the next one.
-        detail::fetch(kv.values(at), dim);
-        if (at + detail::kMostBlocks * kLanes < end) detail::fetch(kv.keys(at + detail::kMostBlocks * kLanes), dim);
-      }
-      for (int r = 0; r < rows; r += detail::kScoreRows)
-        detail::score_rows<detail::kScoreRows, T>(std::min(rows - r, detail::kScoreRows), scratch.queries + r * dim,
-                                                  blocks, count, dim, &scratch.scores[r][position - segment]);
-    }
+  for (int segment = all.first / kSegment * kSegment; segment < all.end; segment += kSegment) {
+    Reading<T> read(kv, all, segment);
+    if (segment + kSegment < all.end)
+      read.then(kv, {segment + kSegment, all.end});
+    else if (next)
+      read.then(next->first, next->second);
+    detail::score_all(scratch, read, rows, dim);
     for (int r = 0; r < rows; r++)
-      weighed[r] = detail::weigh(kv, kv.shape.scale * scratch.query_scales[r], scratch.scores[r], scratch.weights[r],
-                                 segment, first, end, spans[r]);
-    for (int r = 0; r < rows; r += 6)
-      detail::mix_rows<6, T>(std::min(rows - r, 6), kv, first, end, scratch.weights[r], segment,
-                             scratch.part + r * dim);
+      weighed[r] = detail::weigh(read, kv.shape, kv.shape.scale * scratch.query_scales[r], scratch.scores[r],
+                                 scratch.weights[r], spans[r]);
+    detail::mix_all(scratch, read, rows, dim);
     for (int r = 0; r < rows; r++) {
       const auto [sees, largest, total, scale] = weighed[r];
       if (!sees) continue;

@@ -41,7 +41,7 @@ class Forward {
     const Tiles tiles(shape_.format == Format::kBfloat);
     if (!by_token(walk, [&](int token) { begin(token); })) return;
     for (int index = 0; index < shape_.layers; index++)
-      if (!layer(walk, index)) return;
+      if (!layer(walk, index, tiles)) return;
     const Layer& last = layers_.back();
     const int first = share_.first_sampled, end = share_.end_sampled;
     if (!each(walk, first, end, [&](int at) { final_norm(last, at); })) return;
@@ -64,15 +64,19 @@ class Forward {
   }
 
  private:
-  static constexpr int kRowsAtOnce = 96, kTokensAtOnce = 4, kMaxBlocks = 4;
+  static constexpr int kRowsAtOnce = 96, kTiledRowsAtOnce = 256, kTokensAtOnce = 4, kTasksOfThread = 4, kMaxBlocks = 4;
+  static constexpr size_t kRowBytesAtOnce = 1 << 20;
   static constexpr int kOutRows = kMostTile + 1;  // a power of two apart, results would meet in the cache
 
-  static int chunks_of(int count) { return (count + kTokensAtOnce - 1) / kTokensAtOnce; }
+  template <int kAtOnce>
+  static int chunks_of(int count) {
+    return (count + kAtOnce - 1) / kAtOnce;
+  }
 
-  template <typename Task>
+  template <int kAtOnce = kTokensAtOnce, typename Task>
   static bool each(Team::Walk& walk, int first, int end, const Task& task) {
-    return walk.phase(chunks_of(end - first), [&](int index) {
-      const int from = first + index * kTokensAtOnce, to = std::min(end, from + kTokensAtOnce);
+    return walk.phase(chunks_of<kAtOnce>(end - first), [&](int index) {
+      const int from = first + index * kAtOnce, to = std::min(end, from + kAtOnce);
       for (int at = from; at < to; at++) task(at);
     });
   }
@@ -87,6 +91,12 @@ class Forward {
     return multiply<kWide>(walk, rows, share_.first, share_.end, matrix, finish);
   }
 
+  // Rows that are multiplied by some weights while those are in the cache. On tiles that takes so little time that
+  // the weights should come from memory once only, if half of the second-level cache holds the rows.
+  static int rows_at_once(int tile, size_t row_bytes) {
+    return tile > kTile ? std::clamp((int)(kRowBytesAtOnce / row_bytes), tile, kTiledRowsAtOnce) : kRowsAtOnce;
+  }
+
   // Multiply rows by a matrix; finish(row, channel, values) takes 32 * kMaxBlocks channels at a time, or 32.
   template <bool kWide = false, typename Finish>
   bool multiply(Team::Walk& walk, const Rows& rows, int first_row, int end_row, const Matrix& matrix,
@@ -94,33 +104,37 @@ class Forward {
     const int blocks = matrix.blocks();
     const int together = kWide ? kMaxBlocks : blocks > 256 ? kMaxBlocks : 1;
     const int units = (blocks + together - 1) / together;
-    const int chunks = (end_row - first_row + kRowsAtOnce - 1) / kRowsAtOnce;
-    const int tile = tile_of(matrix.format);
+    const int tile = tile_of(matrix.format), at_once = rows_at_once(tile, rows.row_bytes());
+    const int chunks = (end_row - first_row + at_once - 1) / at_once;
+    const int next = together * stride();
     return walk.phase(units * chunks, [&](int index) {
-      const int first = first_row + index / units * kRowsAtOnce, end = std::min(end_row, first + kRowsAtOnce);
+      const int first = first_row + index / units * at_once, end = std::min(end_row, first + at_once);
       const int first_block = index % units * together, end_block = std::min(blocks, first_block + together);
-      const int tiles = (end - first + tile - 1) / tile, step = tiles ? (end - first + tiles - 1) / tiles : 1;
+      const int passes = (end - first + tile - 1) / tile;
+      // A tile takes as long for a few rows; elsewhere passes of about as many rows each are the fastest.
+      const int step = !passes ? 1 : tile > kTile ? tile : (end - first + passes - 1) / passes;
       if constexpr (kWide) {
         alignas(64) float out[kMaxBlocks][kOutRows][kBlock];
-        for (int row = first; row < end; row += step) {
+        for (int row = first, pass = 0; row < end; row += step, pass++) {
           const int here = std::min(step, end - row);
           for (int block = first_block; block < end_block; block++)
-            product(rows, row, here, matrix, block, out[block - first_block][0]);
+            product(rows, row, here, matrix, block, {matrix.block(block + next), pass, passes},
+                    out[block - first_block][0]);
           for (int r = 0; r < here; r++) finish(row + r, first_block * kBlock, &out[0][r][0]);
         }
       } else {
         alignas(64) float out[kOutRows][kBlock];
         for (int block = first_block; block < end_block; block++)
-          for (int row = first; row < end; row += step) {
+          for (int row = first, pass = 0; row < end; row += step, pass++) {
             const int here = std::min(step, end - row);
-            product(rows, row, here, matrix, block, out[0]);
+            product(rows, row, here, matrix, block, {matrix.block(block + next), pass, passes}, out[0]);
             for (int r = 0; r < here; r++) finish(row + r, block * kBlock, out[r]);
           }
       }
     });
   }
 
-  bool layer(Team::Walk& walk, int index) const {
+  bool layer(Team::Walk& walk, int index, const Tiles& tiles) const {
     const Layer& layer = layers_[index];
     const Layer* before = index ? &layers_[index - 1] : nullptr;
     if (!by_token(walk, [&](int token) {
@@ -133,8 +147,10 @@ class Forward {
           put(&space_.qkv[(size_t)row * qkv_stride_ + channel], values, bias ? bias + channel : nullptr);
         }))
       return false;
-    return attention(walk, index) &&
-           residual(walk, space_.attention, layer.matrices[kAttentionOut], layer.vector(kAttentionOutBias),
+    tiles.for_pages();
+    if (!attention(walk, index)) return false;
+    tiles.for_weights();
+    return residual(walk, space_.attention, layer.matrices[kAttentionOut], layer.vector(kAttentionOutBias),
                     layer.vector(kAttentionOutNorm)) &&
            by_token(walk,
                     [&](int token) {
@@ -149,19 +165,25 @@ class Forward {
     const Layer& layer = layers_[index];
     const int dim = shape_.head_dim;
     const std::vector<int>& shared = share_.shared_tokens;
-    if (!each(walk, 0, (int)shared.size(), [&](int at) {
+    // So many that threads seldom write to one run of a page, whose lines then go to and fro.
+    constexpr int at_once = kLanes;
+    if (!each<at_once>(walk, 0, (int)shared.size(), [&](int at) {
           const int token = shared[at], row = row_of(token);
           for (int head = 0; head < shape_.heads; head++) turn(layer, token, head_of(token, head), kQueryNorm);
           for (int head = 0; head < shape_.kv_heads; head++) write(index, row, token, head);
         }))
       return false;
     for (int share = share_.waits_for; share < walk.share(); share++)
-      if (!walk.after(share, chunks_of((int)step_.shares[share].shared_tokens.size()))) return false;
+      if (!walk.after(share, chunks_of<at_once>((int)step_.shares[share].shared_tokens.size()))) return false;
     const bool direct = shape_.format != Format::kInt8 || dim % kSpan == 0;
     const std::vector<QueryTile>& tiles = share_.tiles;
-    if (!walk.phase((int)tiles.size(), [&](int at) {
-          if (at + 1 < (int)tiles.size()) foresee(index, tiles[at + 1]);
-          attend_tile(index, tiles[at], direct);
+    const int count = (int)tiles.size(), together = tiles_together(), next = stride() * together;
+    if (!walk.phase((count + together - 1) / together, [&](int task) {
+          const int first = task * together, end = std::min(count, first + together);
+          for (int at = first; at < end; at++) {
+            const int then = at + 1 < end ? at + 1 : first + next;
+            attend_tile(index, tiles[at], then < count ? &tiles[then] : nullptr, direct);
+          }
         }))
       return false;
     if (direct) return true;
@@ -171,10 +193,12 @@ class Forward {
     });
   }
 
-  // Most often it is this thread that comes to the next tile.
-  [[gnu::always_inline]] void foresee(int index, const QueryTile& tile) const {
-    const int group = shape_.heads / shape_.kv_heads;
-    fetch_keys(paged(index, tile.row, tile.kv_head), span_of(index, step_.first_token[tile.row] + tile.first / group));
+  // What a thread that takes task i of a phase most likely takes next is task i + stride.
+  int stride() const { return step_.shares.size() > 1 ? 1 : shape_.threads; }
+
+  // Tiles of a task: the heads of a row one after the other, as they lie in its pages, unless threads would idle.
+  int tiles_together() const {
+    return std::clamp((int)share_.tiles.size() / (kTasksOfThread * shape_.threads), 1, (int)shape_.kv_heads);
   }
 
   // What a token sees.
@@ -183,7 +207,7 @@ class Forward {
     return {window ? std::max(0, end - window) : 0, end};
   }
 
-  void attend_tile(int index, const QueryTile& tile, bool direct) const {
+  void attend_tile(int index, const QueryTile& tile, const QueryTile* next, bool direct) const {
     static thread_local std::unique_ptr<AttentionScratch<T>> scratch(new AttentionScratch<T>);
     const Layer& layer = layers_[index];
     const int dim = shape_.head_dim, group = shape_.heads / shape_.kv_heads;
@@ -200,7 +224,11 @@ class Forward {
       spans[r] = span_of(index, token);
     }
     alignas(64) static thread_local float out[kQueryTile * kMostHeadDim];
-    attend(*scratch, kv, tile.count, spans, out);
+    std::optional<std::pair<PagedHead<T>, Span>> coming;
+    if (next)
+      coming.emplace(paged(index, next->row, next->kv_head),
+                     span_of(index, step_.first_token[next->row] + next->first / group));
+    attend(*scratch, kv, tile.count, spans, coming, out);
     const int width = (int)up_to(shape_.heads * dim, kMultiple);
     for (int r = 0; r < tile.count; r++) {
       const int token = first_token + (tile.first + r) / group;

@@ -18,6 +18,13 @@ constexpr int kTileBfloat = kTile;
 constexpr int kMostTile = kTileBfloat;
 static_assert(kMostTile <= kBeyond + 1);
 
+// Weights that this thread most likely comes to next, called into the second-level cache while it computes: of each
+// span of inputs one part of `parts`, since as many passes are made over the block before them.
+struct Ahead {
+  const char* block = nullptr;
+  int part = 0, parts = 1;
+};
+
 namespace detail {
 
 // Call what lies a little further on into the first-level cache, and from far ahead into the second.
@@ -133,33 +140,16 @@ void bytes(const Rows& rows, int first, const char* block, int inputs, float* ou
 
 // On T tiles of rows. They are whole: rows beyond those that are asked for are whatever lies there. out: [16 T][32].
 template <int T>
-void bfloats_tiled(const char* rows, size_t row_bytes, const char* block, int inputs, float* out) {
-  constexpr int step = 32, line = kBlock * 4;
-  _tile_zero(0);
-  _tile_zero(1);
-  if constexpr (T == 2) {
-    _tile_zero(2);
-    _tile_zero(3);
+void bfloats_tiled(const char* rows, size_t row_bytes, const char* block, int inputs, Ahead ahead, float* out) {
+  constexpr int step = 32, line = kBlock * 4, step_bytes = step / 2 * line, cache_line = 64;
+  const int first = step_bytes / cache_line * ahead.part / ahead.parts * cache_line;
+  const int end = step_bytes / cache_line * (ahead.part + 1) / ahead.parts * cache_line;
+  TileSums<T, 2> sums;
+  for (int k = 0; k < inputs; k += step, rows += step * 2, block += step_bytes, ahead.block += step_bytes) {
+    for (int at = first; at < end; at += cache_line) __builtin_prefetch(ahead.block + at, 0, 2);
+    sums.add(rows, row_bytes, block, block + line / 2, line);
   }
-  for (int k = 0; k < inputs; k += step, rows += step * 2, block += step / 2 * line) {
-    for (int at = 0; at < step / 2 * line; at += 64) fetch_ahead(block + at);
-    _tile_loadd(4, rows, row_bytes);
-    _tile_loadd(6, block, line);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, block + 64, line);
-    _tile_dpbf16ps(1, 4, 7);
-    if constexpr (T == 2) {
-      _tile_loadd(5, rows + kTileRows * row_bytes, row_bytes);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-    }
-  }
-  _tile_stored(0, out, line);
-  _tile_stored(1, out + kLanes, line);
-  if constexpr (T == 2) {
-    _tile_stored(2, out + kTileRows * kBlock, line);
-    _tile_stored(3, out + kTileRows * kBlock + kLanes, line);
-  }
+  sums.store(out, kBlock);
 }
 
 #endif
@@ -187,11 +177,12 @@ inline int tile_of(Format format) {
 }
 
 // Rows `first` and on times block `index`, for count <= tile_of(format); out has room for [kMostTile, 32].
-inline void product(const Rows& rows, int first, int count, const Matrix& weight, int index, float* out) {
+inline void product(const Rows& rows, int first, int count, const Matrix& weight, int index, [[maybe_unused]] Ahead ahead,
+                    float* out) {
 #if defined(LOOM_TILES)
   if (weight.format == Format::kBfloat) {
     const auto tiled = count > kTileRows ? detail::bfloats_tiled<2> : detail::bfloats_tiled<1>;
-    return tiled(rows.row(first), rows.row_bytes(), weight.block(index), weight.padded_inputs, out);
+    return tiled(rows.row(first), rows.row_bytes(), weight.block(index), weight.padded_inputs, ahead, out);
   }
 #endif
   detail::tile<kTile>(rows, first, count, weight, weight.block(index), out);

@@ -55,7 +55,7 @@ class Planner {
  private:
   // Tokens that each thread needs of its own for each byte of a weight and each thread: with fewer, reading the
   // weights once for every thread takes longer than computing does, the more so on tiles. Measured with two.
-  static constexpr int kTokensOfShare = 2, kTokensOfTiledShare = 8;
+  static constexpr int kTokensOfShare = 2, kTokensOfTiledShare = 20;
   // Numbers of products that take as long as fetching one number of keys or values from memory.
   static constexpr float kReading = 24;
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +32,6 @@ from tests.unit.worker.engine_driver import (
     reseal,
     seal,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DENSE = ("gemma3", "llama3-rope", "mistral-window", "qwen2", "qwen3")
 NATIVE = replace(TINY_CONFIG, kernels="native", threads=2)
@@ -306,6 +305,15 @@ def test_what_is_drawn_is_the_same_where_unwanted_logits_hold_nothing(tmp_path: 
     assert outputs(everything=False) == outputs(everything=True)
 
 
+def flags_of_mapping(address: int) -> list[str]:
+    """What /proc says of the memory mapping that holds an address."""
+    for mapping in re.split(r"(?<=\n)(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
+        first, end = (int(bound, 16) for bound in mapping.split(" ")[0].split("-"))
+        if first <= address < end:
+            return mapping.rpartition("VmFlags:")[2].split()
+    raise AssertionError(f"{address:#x} is not mapped")
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_keys_and_values_that_were_never_written_change_nothing(tiny_artifact: Path, dtype: Any) -> None:
     engine: Any = load_engine(tiny_artifact, replace(NATIVE, dtype=dtype))
@@ -314,6 +322,14 @@ def test_keys_and_values_that_were_never_written_change_nothing(tiny_artifact: P
         engine.pool.data.view(torch.uint8).fill_(byte)
         logits.append(engine.forward(batch).clone())
     assert torch.equal(*logits)
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages here")
+def test_the_pool_lies_where_the_system_makes_huge_pages(tiny_artifact: Path) -> None:
+    engine: Any = load_engine(tiny_artifact, NATIVE)
+    flags = flags_of_mapping(engine.pool.data.data_ptr())
+    assert "hg" in flags  # asked for
+    assert "sh" not in flags  # of shared memory most systems make small pages only
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])

@@ -57,8 +57,9 @@ def _memory(size: int) -> torch.Tensor:
     """Bytes that take memory as they are first used, in huge pages if the system has them.
 
     Attention jumps between pages: with small ones it waits for their addresses as long as for the numbers.
+    Private, since of shared memory most systems make small pages only.
     """
-    memory = mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
