@@ -38,7 +38,7 @@ class Forward {
   static int phases(int layers) { return 4 + 9 * layers; }
 
   void run(Team::Walk& walk) const {
-    const Tiles tiles(shape_.format == Format::kBfloat);
+    const Tiles tiles(tile_depth(shape_.format));
     if (!by_token(walk, [&](int token) { begin(token); })) return;
     for (int index = 0; index < shape_.layers; index++)
       if (!layer(walk, index, tiles)) return;
@@ -52,7 +52,7 @@ class Forward {
 
   // The products of a share, of whatever the rows hold, and nothing else: what they cost alone.
   void products(Team::Walk& walk) const {
-    const Tiles tiles(shape_.format == Format::kBfloat);
+    const Tiles tiles(tile_depth(shape_.format));
     const auto drop = [](int, int, const float*) {};
     for (const Layer& layer : layers_)
       if (!multiply(walk, space_.normed, layer.matrices[kQkv], drop) ||

@@ -11,11 +11,10 @@ namespace loom {
 constexpr int kTile = 12;
 constexpr int kTileInt8 = 8;
 #if defined(LOOM_TILES)
-constexpr int kTileBfloat = 2 * kTileRows;
+constexpr int kMostTile = 2 * kTileRows;
 #else
-constexpr int kTileBfloat = kTile;
+constexpr int kMostTile = kTile;
 #endif
-constexpr int kMostTile = kTileBfloat;
 static_assert(kMostTile <= kBeyond + 1);
 
 // Weights that this thread most likely comes to next, called into the second-level cache while it computes: of each
@@ -23,6 +22,15 @@ static_assert(kMostTile <= kBeyond + 1);
 struct Ahead {
   const char* block = nullptr;
   int part = 0, parts = 1;
+
+  [[gnu::always_inline]] void fetch(size_t bytes) const {
+    const size_t lines = bytes / kLine;
+    for (size_t at = lines * part / parts; at < lines * (part + 1) / parts; at++)
+      __builtin_prefetch(block + at * kLine, 0, 2);
+  }
+
+ private:
+  static constexpr size_t kLine = 64;
 };
 
 namespace detail {
@@ -141,15 +149,84 @@ void bytes(const Rows& rows, int first, const char* block, int inputs, float* ou
 // On T tiles of rows. They are whole: rows beyond those that are asked for are whatever lies there. out: [16 T][32].
 template <int T>
 void bfloats_tiled(const char* rows, size_t row_bytes, const char* block, int inputs, Ahead ahead, float* out) {
-  constexpr int step = 32, line = kBlock * 4, step_bytes = step / 2 * line, cache_line = 64;
-  const int first = step_bytes / cache_line * ahead.part / ahead.parts * cache_line;
-  const int end = step_bytes / cache_line * (ahead.part + 1) / ahead.parts * cache_line;
+  constexpr int step = 32, line = kBlock * 4, step_bytes = step / 2 * line;
   TileSums<T, 2> sums;
   for (int k = 0; k < inputs; k += step, rows += step * 2, block += step_bytes, ahead.block += step_bytes) {
-    for (int at = first; at < end; at += cache_line) __builtin_prefetch(ahead.block + at, 0, 2);
+    ahead.fetch(step_bytes);
     sums.add(rows, row_bytes, block, block + line / 2, line);
   }
   sums.store(out, kBlock);
+}
+
+// A span's weights as signed bytes, a tile for each group and each 16 channels.
+struct SpanTiles {
+  alignas(64) char tiles[2][2][kGroup / 4][kLanes * 4];
+
+  template <Format format>
+  void unpack(const char* span) {
+    constexpr bool packed = format == Format::kInt4;
+    constexpr size_t line = kLanes * 4;
+    for (int i = 0; i < kGroup / 4; i++)
+      for (int v = 0; v < 2; v++) {
+        const char* from = span + i * line * (packed ? 2 : 4) + v * line;
+        const Words both = load_as<Words>(from);
+        const Words first_group = packed ? (both << 4) & 0xf0f0f0f0u : both;
+        const Words second_group = packed ? both & 0xf0f0f0f0u : load_as<Words>(from + 2 * line);
+        store_as(tiles[0][v][i], first_group ^ 0x80808080u);
+        store_as(tiles[1][v][i], second_group ^ 0x80808080u);
+      }
+  }
+
+  // Sums of each group: [2][16 T][32].
+  template <int T>
+  void multiply(const char* rows, size_t row_bytes, int32_t* sums) const {
+    for (int group = 0; group < 2; group++) {
+      TileSums<T, 2, int8_t> tiled;
+      tiled.add(rows + group * kGroup, row_bytes, tiles[group][0], tiles[group][1], kLanes * 4);
+      tiled.store(sums + group * kMostTile * kBlock, kBlock);
+    }
+  }
+};
+
+// Add a span's sums to out [count][32], as `bytes` does.
+template <Format format>
+void add_span(const Rows& rows, int first, int count, int span, const char* block, const int32_t* sums, float* out) {
+  constexpr size_t numbers = Matrix::bytes_of_numbers(format), line = kLanes * 4;
+  const size_t spans = rows.spans();
+  const float* row_scales = rows.scales(first) + span;
+  const uint32_t* row_sums = rows.sums(first) + span;
+  for (int v = 0; v < 2; v++) {
+    const char* from = block + numbers + v * line;
+    const Vec first_scale = load_as<Vec>(from), second_scale = load_as<Vec>(from + 2 * line);
+    for (int r = 0; r < count; r++) {
+      const int32_t* at = sums + r * kBlock + v * kLanes;
+      Vec all = to_float(load_as<Ints>(at)) * first_scale;
+      all = fma(to_float(load_as<Ints>(at + kMostTile * kBlock)), second_scale, all);
+      if (format == Format::kInt4) all = dot2(all, load_as<Words>(from + 4 * line), row_sums[r * spans]);
+      float* to = out + r * kBlock + v * kLanes;
+      store(to, fma(all, splat(row_scales[r * spans]), load(to)));
+    }
+  }
+}
+
+// On tiles, the same to the bit: sums of whole numbers, scaled and added in the same order, but one span behind the
+// tiles, which take a while.
+template <Format format>
+[[gnu::noinline]] void bytes_tiled(const Rows& rows, int first, int count, const char* block, int inputs, Ahead ahead, float* out) {
+  constexpr size_t span_bytes = Matrix::span_bytes(format);
+  const char* row = rows.row(first);
+  const int spans = inputs / kSpan;
+  SpanTiles weights;
+  alignas(64) int32_t sums[2][2 * kMostTile * kBlock];
+  std::memset(out, 0, count * kBlock * sizeof(float));
+  for (int span = 0; span < spans; span++, ahead.block += span_bytes) {
+    ahead.fetch(span_bytes);
+    weights.unpack<format>(block + span * span_bytes);
+    const auto multiply = count > kTileRows ? &SpanTiles::multiply<2> : &SpanTiles::multiply<1>;
+    (weights.*multiply)(row + span * kSpan, rows.row_bytes(), sums[span % 2]);
+    if (span) add_span<format>(rows, first, count, span - 1, block + (span - 1) * span_bytes, sums[(span - 1) % 2], out);
+  }
+  add_span<format>(rows, first, count, spans - 1, block + (spans - 1) * span_bytes, sums[(spans - 1) % 2], out);
 }
 
 #endif
@@ -172,18 +249,27 @@ void tile(const Rows& rows, int first, int count, const Matrix& weight, const ch
 
 }  // namespace detail
 
+inline bool on_tiles(Format format) { return kMostTile > kTile && format != Format::kFloat; }
+
 inline int tile_of(Format format) {
-  return format >= Format::kInt8 ? kTileInt8 : format == Format::kBfloat ? kTileBfloat : kTile;
+  return on_tiles(format) ? kMostTile : format >= Format::kInt8 ? kTileInt8 : kTile;
 }
+
+// Bytes of a channel that tiles multiply at once: in int8 those of a group, which have a scale of their own.
+inline int tile_depth(Format format) { return !on_tiles(format) ? 0 : format == Format::kBfloat ? 64 : kGroup; }
 
 // Rows `first` and on times block `index`, for count <= tile_of(format); out has room for [kMostTile, 32].
 inline void product(const Rows& rows, int first, int count, const Matrix& weight, int index, [[maybe_unused]] Ahead ahead,
                     float* out) {
 #if defined(LOOM_TILES)
+  const char* block = weight.block(index);
   if (weight.format == Format::kBfloat) {
     const auto tiled = count > kTileRows ? detail::bfloats_tiled<2> : detail::bfloats_tiled<1>;
-    return tiled(rows.row(first), rows.row_bytes(), weight.block(index), weight.padded_inputs, ahead, out);
+    return tiled(rows.row(first), rows.row_bytes(), block, weight.padded_inputs, ahead, out);
   }
+  if (weight.format >= Format::kInt8 && count > kTileInt8)
+    return (weight.format == Format::kInt8 ? detail::bytes_tiled<Format::kInt8> : detail::bytes_tiled<Format::kInt4>)(
+        rows, first, count, block, weight.padded_inputs, ahead, out);
 #endif
   detail::tile<kTile>(rows, first, count, weight, weight.block(index), out);
 }

@@ -41,6 +41,11 @@ inline T load_as(const void* from) {
   return value;
 }
 
+template <typename T>
+inline void store_as(void* to, T value) {
+  std::memcpy(to, &value, sizeof(T));
+}
+
 inline Vec load(const float* from) { return load_as<Vec>(from); }
 inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof(value)); }
 // Less zero, since adding it would cost an addition: it turns -0 into 0.

@@ -14,12 +14,13 @@ constexpr int kTileRows = 16;
 
 #if defined(LOOM_TILES)
 
+// Tiles 0 to 3 hold sums, [16][16]; what is multiplied lies in 4 and 5, so many bytes of each of 16 rows, and by what
+// in 6 and 7, of each of 16 columns as many.
 struct alignas(64) TileShapes {
-  // Numbers of a row, and pairs of rows by which it is multiplied.
   constexpr explicit TileShapes(int depth) {
     for (int i = 0; i < 8; i++) {
-      row_bytes[i] = i / 2 == 2 ? depth * 2 : 64;
-      rows[i] = i / 2 == 3 ? depth / 2 : kTileRows;
+      row_bytes[i] = i / 2 == 2 ? depth : 64;
+      rows[i] = i / 2 == 3 ? depth / 4 : kTileRows;
     }
   }
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -29,45 +30,45 @@ struct alignas(64) TileShapes {
 
 #endif
 
-// A thread's tiles, as long as it multiplies bfloat16: its state is 8 KB larger meanwhile. Tiles 0 to 3 hold sums;
-// what is multiplied lies in 4 and 5, and by what in 6 and 7.
+// A thread's tiles, as long as it is in a step: its state is 8 KB larger meanwhile.
 class Tiles {
  public:
+  // For weights of which `depth` bytes of a channel are multiplied at once, 32 or 64; none: 0.
+  explicit Tiles(int depth) : depth_(depth) { for_weights(); }
 #if defined(LOOM_TILES)
-  explicit Tiles(bool held) : held_(held) {
-    if (held_) for_weights();
-  }
   ~Tiles() {
-    if (held_) _tile_release();
+    if (depth_) _tile_release();
   }
+#endif
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 
-  // 16 rows of 32 numbers by 32 of 16. Shapes are constants: of a local one GCC 12 drops all but 8 bytes, for it takes
-  // the instruction to read no more.
-  void for_weights() const {
-    static constexpr TileShapes shapes(32);
-    if (held_) _tile_loadconfig(&shapes);
-  }
-  // 16 rows of 16 numbers by 16 of 16.
-  void for_pages() const {
-    static constexpr TileShapes shapes(16);
-    if (held_) _tile_loadconfig(&shapes);
-  }
+  void for_weights() const { take(depth_); }
+  void for_pages() const { take(depth_ ? 32 : 0); }
 
  private:
-  const bool held_;
-#else
-  explicit Tiles(bool) {}
-  void for_weights() const {}
-  void for_pages() const {}
+  static void take([[maybe_unused]] int depth) {
+#if defined(LOOM_TILES)
+    // Constants: of a local GCC 12 drops all but 8 bytes, for it takes the instruction to read no more.
+    static constexpr TileShapes half(32), whole(64);
+    if (depth) _tile_loadconfig(depth == 32 ? &half : &whole);
 #endif
+  }
+
+  const int depth_;
 };
 
 #if defined(LOOM_TILES)
 
-// Sums of products of 16 R rows with 16 C columns, for R and C of 1 or 2.
-template <int R, int C>
+// Registers are named in the instruction.
+#define LOOM_TILE_MULTIPLY(sums, rows, columns)        \
+  if constexpr (sizeof(Number) == 2)                   \
+    _tile_dpbf16ps(sums, rows, columns);               \
+  else                                                 \
+    _tile_dpbssd(sums, rows, columns)
+
+// Sums of products of 16 R rows with 16 C columns, for R and C of 1 or 2: of bfloat16, or of signed bytes.
+template <int R, int C, typename Number = uint16_t>
 struct TileSums {
   TileSums() {
     _tile_zero(0);
@@ -76,31 +77,34 @@ struct TileSums {
     if constexpr (R == 2 && C == 2) _tile_zero(3);
   }
 
-  // Strides are in bytes: from row to row, and from pair to pair of the columns' numbers.
-  void add(const void* rows, size_t row_stride, const void* columns, const void* more_columns, size_t pair_stride) {
+  // Strides are in bytes: from row to row, and from one four bytes of the columns to the next.
+  void add(const void* rows, size_t row_stride, const void* columns, const void* more_columns, size_t column_stride) {
     _tile_loadd(4, rows, row_stride);
-    _tile_loadd(6, columns, pair_stride);
-    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(6, columns, column_stride);
+    LOOM_TILE_MULTIPLY(0, 4, 6);
     if constexpr (C == 2) {
-      _tile_loadd(7, more_columns, pair_stride);
-      _tile_dpbf16ps(1, 4, 7);
+      _tile_loadd(7, more_columns, column_stride);
+      LOOM_TILE_MULTIPLY(1, 4, 7);
     }
     if constexpr (R == 2) {
       _tile_loadd(5, static_cast<const char*>(rows) + kTileRows * row_stride, row_stride);
-      _tile_dpbf16ps(2, 5, 6);
-      if constexpr (C == 2) _tile_dpbf16ps(3, 5, 7);
+      LOOM_TILE_MULTIPLY(2, 5, 6);
+      if constexpr (C == 2) LOOM_TILE_MULTIPLY(3, 5, 7);
     }
   }
 
-  // Rows are `stride` numbers apart.
-  void store(float* to, size_t stride) {
-    const size_t bytes = stride * sizeof(float);
+  // Rows are `stride` sums apart.
+  template <typename Sum>
+  void store(Sum* to, size_t stride) {
+    const size_t bytes = stride * sizeof(Sum);
     _tile_stored(0, to, bytes);
     if constexpr (C == 2) _tile_stored(1, to + 16, bytes);
     if constexpr (R == 2) _tile_stored(2, to + kTileRows * stride, bytes);
     if constexpr (R == 2 && C == 2) _tile_stored(3, to + kTileRows * stride + 16, bytes);
   }
 };
+
+#undef LOOM_TILE_MULTIPLY
 
 #endif
 

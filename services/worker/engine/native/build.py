@@ -45,9 +45,9 @@ _AVX512_BF16_FLAGS = ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni")
 # The best first.
 _X86 = (
     Target(
-        "amx-bf16",
-        _AVX512_BF16 | {"amx_tile", "amx_bf16"},
-        (*_AVX512_BF16_FLAGS, "-mamx-tile", "-mamx-bf16"),
+        "amx",
+        _AVX512_BF16 | {"amx_tile", "amx_bf16", "amx_int8"},
+        (*_AVX512_BF16_FLAGS, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
     ),
     Target("avx512-bf16-vnni", _AVX512_BF16, _AVX512_BF16_FLAGS),
     Target("avx512-vnni", _AVX512 | {"avx512_vnni"}, ("-march=x86-64-v4", "-mavx512vnni")),
