@@ -212,21 +212,25 @@ void add_span(const Rows& rows, int first, int count, int span, const char* bloc
 // On tiles, the same to the bit: sums of whole numbers, scaled and added in the same order, but one span behind the
 // tiles, which take a while.
 template <Format format>
-[[gnu::noinline]] void bytes_tiled(const Rows& rows, int first, int count, const char* block, int inputs, Ahead ahead, float* out) {
+[[gnu::noinline]] void bytes_tiled(const Rows& rows, int first, int count, const char* block, int inputs, Ahead ahead,
+                                   float* out) {
   constexpr size_t span_bytes = Matrix::span_bytes(format);
   const char* row = rows.row(first);
   const int spans = inputs / kSpan;
   SpanTiles weights;
   alignas(64) int32_t sums[2][2 * kMostTile * kBlock];
   std::memset(out, 0, count * kBlock * sizeof(float));
+  const auto add = [&](int span) {
+    add_span<format>(rows, first, count, span, block + span * span_bytes, sums[span % 2], out);
+  };
   for (int span = 0; span < spans; span++, ahead.block += span_bytes) {
     ahead.fetch(span_bytes);
     weights.unpack<format>(block + span * span_bytes);
     const auto multiply = count > kTileRows ? &SpanTiles::multiply<2> : &SpanTiles::multiply<1>;
     (weights.*multiply)(row + span * kSpan, rows.row_bytes(), sums[span % 2]);
-    if (span) add_span<format>(rows, first, count, span - 1, block + (span - 1) * span_bytes, sums[(span - 1) % 2], out);
+    if (span) add(span - 1);
   }
-  add_span<format>(rows, first, count, spans - 1, block + (spans - 1) * span_bytes, sums[(spans - 1) % 2], out);
+  add(spans - 1);
 }
 
 #endif
