@@ -177,7 +177,7 @@ struct SpanTiles {
       }
   }
 
-  // Sums of each group: [2][16 T][32].
+  // Sums of each group for 16 T rows: [2][32][32].
   template <int T>
   void multiply(const char* rows, size_t row_bytes, int32_t* sums) const {
     for (int group = 0; group < 2; group++) {

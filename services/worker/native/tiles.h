@@ -1,6 +1,7 @@
 // Tiles of AMX: 16 rows of 64 bytes, multiplied as matrices.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #if defined(__AMX_BF16__)
@@ -79,6 +80,8 @@ struct TileSums {
 
   // Strides are in bytes: from row to row, and from one four bytes of the columns to the next.
   void add(const void* rows, size_t row_stride, const void* columns, const void* more_columns, size_t column_stride) {
+    // What lies there must have been written: GCC does not know that these instructions read memory.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     _tile_loadd(4, rows, row_stride);
     _tile_loadd(6, columns, column_stride);
     LOOM_TILE_MULTIPLY(0, 4, 6);
