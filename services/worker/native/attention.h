@@ -6,20 +6,14 @@
 
 #include <algorithm>
 #include <optional>
-#include <tuple>
 #include <type_traits>
-#include <utility>
 
 #include "pages.h"
 #include "tiles.h"
 
 namespace loom {
 
-#if defined(LOOM_TILES)
-constexpr int kQueryTile = 2 * kTileRows;  // rows (token, head) that are computed together
-#else
-constexpr int kQueryTile = 24;
-#endif
+constexpr int kQueryTile = kHasTiles ? 2 * kTileRows : 24;  // rows (token, head) that are computed together
 
 // What one thread needs while it attends.
 template <typename T>
@@ -30,7 +24,6 @@ struct AttentionScratch {
   float query_scales[kQueryTile];
   alignas(64) float sums[kQueryTile * kMostHeadDim];
   alignas(64) float part[kQueryTile * kMostHeadDim];
-  alignas(64) Factor<T> last_values[kMostHeadDim * kLanes];
   float largest[kQueryTile], total[kQueryTile];
 };
 
@@ -51,15 +44,16 @@ inline Vec as_float(Ints sums) { return to_float(sums); }
 
 // Call a run into the second-level cache: the first has too few places for what is on its way. All that only fetches
 // must be inlined: GCC takes such a function for one without effect, and drops the calls.
+[[gnu::always_inline]] inline void fetch_bytes(const void* from, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at, 0, 1);
+}
 template <typename T>
 [[gnu::always_inline]] inline void fetch(const T* run, int head_dim) {
-  const char* from = reinterpret_cast<const char*>(run);
-  for (size_t at = 0; at < PagedHead<T>::run_bytes(head_dim); at += 64) __builtin_prefetch(from + at, 0, 1);
+  fetch_bytes(run, PagedHead<T>::run_bytes(head_dim));
 }
-
 template <typename T>
-[[gnu::always_inline]] inline void fetch_numbers(const T* from, int count) {
-  for (int at = 0; at < count; at += 64 / (int)sizeof(T)) __builtin_prefetch(from + at, 0, 1);
+[[gnu::always_inline]] inline void fetch_next(const Reading<T>& read, int run, int head_dim) {
+  for (int next = read.next_of(run); next < read.next_of(run + 1); next++) fetch(read.next[next], head_dim);
 }
 
 // Products of R queries with B blocks of 16 keys: scores [R][kSegment], B * 16 columns. Several blocks at once keep
@@ -113,8 +107,7 @@ template <int R, int D, typename T>
   typename Kept<T>::Sum acc[R][D] = {};
   const Factor<T>* weight = weights + (read.first - read.segment);
   for (int run = 0; run < read.runs; run++, weight += kLanes) {
-    if (fetching)
-      for (int next = read.next_of(run); next < read.next_of(run + 1); next++) fetch(read.next[next], head_dim);
+    if (fetching) fetch_next(read, run, head_dim);
     const T* values = read.values[run] + dim * pair;
     const int stop = std::min(kLanes, read.end - read.first - run * kLanes);
     for (int k = 0; k < stop; k += pair, values += head_dim * pair) {
@@ -167,7 +160,7 @@ Weighed weigh(const Reading<T>& read, const AttentionShape& shape, float score_s
               Span span) {
   const float none = -std::numeric_limits<float>::infinity();
   const float cap = shape.cap;
-  const auto [segment, first, end] = std::tuple(read.segment, read.first, read.end);
+  const int segment = read.segment, first = read.first, end = read.end;
   Vec high = splat(none);
   for (int position = first; position < end; position += kLanes) {
     float* at = scores + (position - segment);
@@ -207,7 +200,7 @@ void score_tiled(const uint16_t* queries, const uint16_t* const* keys, const uin
                  float* scores) {
   TileSums<Q, B> sums;
   for (int d = 0; d < dim; d += kLanes) {
-    for (int run = 0; run < B; run++) fetch_numbers(values[run] + d * kLanes, kLanes * kLanes);
+    for (int run = 0; run < B; run++) fetch_bytes(values[run] + d * kLanes, kLanes * kLanes * 2);
     sums.add(queries + d, dim * 2, keys[0] + d * kLanes, keys[B - 1] + d * kLanes, kLanes * 4);
   }
   sums.store(scores, kSegment);
@@ -219,8 +212,7 @@ void mix_tiled(const Reading<uint16_t>& read, const uint16_t* last, const uint16
                float* out) {
   TileSums<Q, D> sums;
   for (int run = 0; run < read.runs; run++) {
-    if (dim == 0)
-      for (int next = read.next_of(run); next < read.next_of(run + 1); next++) fetch(read.next[next], head_dim);
+    if (dim == 0) fetch_next(read, run, head_dim);
     const uint16_t* values = (run + 1 == read.runs ? last : read.values[run]) + dim * 2;
     sums.add(weights + run * kLanes, kSegment * 2, values, values + kLanes * 2, head_dim * 4);
   }
@@ -228,11 +220,11 @@ void mix_tiled(const Reading<uint16_t>& read, const uint16_t* last, const uint16
 }
 
 // What the last run holds beyond `end` was never written: zeros in its place.
-inline const uint16_t* last_values(AttentionScratch<uint16_t>& scratch, const Reading<uint16_t>& read, int head_dim) {
+inline const uint16_t* last_values(const Reading<uint16_t>& read, int head_dim) {
+  alignas(64) static thread_local uint16_t whole[kMostHeadDim * kLanes];
   const uint16_t* values = read.values[read.runs - 1];
   const int written = read.end - read.first - (read.runs - 1) * kLanes;
   if (written == kLanes) return values;
-  uint16_t* whole = scratch.last_values;
   const int pairs = written / 2 * head_dim * 2;
   std::memset(whole, 0, head_dim * kLanes * 2);
   std::memcpy(whole, values, pairs * 2);
@@ -251,7 +243,7 @@ void score_tiled(AttentionScratch<uint16_t>& scratch, const Reading<uint16_t>& r
 
 template <int Q>
 void mix_tiled(AttentionScratch<uint16_t>& scratch, const Reading<uint16_t>& read, int dim) {
-  const uint16_t* last = last_values(scratch, read, dim);
+  const uint16_t* last = last_values(read, dim);
   const uint16_t* weights = scratch.weights[0] + (read.first - read.segment);
   for (int d = 0; d < dim; d += 2 * kLanes)
     (d + kLanes < dim ? mix_tiled<Q, 2> : mix_tiled<Q, 1>)(read, last, weights, dim, d, scratch.part);
@@ -293,18 +285,19 @@ void mix_all(AttentionScratch<T>& scratch, const Reading<T>& read, int rows, int
 // anywhere, so that no processor foresees the next one: while it computes, it is told what comes, `next` after this.
 template <typename T>
 void attend(AttentionScratch<T>& scratch, const PagedHead<T>& kv, int rows, const Span* spans,
-            const std::optional<std::pair<PagedHead<T>, Span>>& next, float* out) {
+            const std::optional<Context<T>>& next, float* out) {
   const int dim = kv.shape.head_dim;
-  Span all = spans[0];
+  Context<T> context{kv, spans[0]};
+  Span& all = context.span;
   for (int r = 1; r < rows; r++) all = {std::min(all.first, spans[r].first), std::max(all.end, spans[r].end)};
   bool begun[kQueryTile] = {};
   detail::Weighed weighed[kQueryTile];
   for (int segment = all.first / kSegment * kSegment; segment < all.end; segment += kSegment) {
-    Reading<T> read(kv, all, segment);
+    Reading<T> read(context, segment);
     if (segment + kSegment < all.end)
-      read.then(kv, {segment + kSegment, all.end});
+      read.then({kv, {segment + kSegment, all.end}});
     else if (next)
-      read.then(next->first, next->second);
+      read.then(*next);
     detail::score_all(scratch, read, rows, dim);
     for (int r = 0; r < rows; r++)
       weighed[r] = detail::weigh(read, kv.shape, kv.shape.scale * scratch.query_scales[r], scratch.scores[r],

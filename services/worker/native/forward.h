@@ -93,8 +93,8 @@ class Forward {
 
   // Rows that are multiplied by some weights while those are in the cache. On tiles that takes so little time that
   // the weights should come from memory once only, if half of the second-level cache holds the rows.
-  static int rows_at_once(int tile, size_t row_bytes) {
-    return tile > kTile ? std::clamp((int)(kRowBytesAtOnce / row_bytes), tile, kTiledRowsAtOnce) : kRowsAtOnce;
+  static int rows_at_once(Format format, size_t row_bytes) {
+    return has_tiles(format) ? std::clamp((int)(kRowBytesAtOnce / row_bytes), kMostTile, kTiledRowsAtOnce) : kRowsAtOnce;
   }
 
   // Multiply rows by a matrix; finish(row, channel, values) takes 32 * kMaxBlocks channels at a time, or 32.
@@ -104,7 +104,7 @@ class Forward {
     const int blocks = matrix.blocks();
     const int together = kWide ? kMaxBlocks : blocks > 256 ? kMaxBlocks : 1;
     const int units = (blocks + together - 1) / together;
-    const int tile = tile_of(matrix.format), at_once = rows_at_once(tile, rows.row_bytes());
+    const int tile = tile_of(matrix.format), at_once = rows_at_once(matrix.format, rows.row_bytes());
     const int chunks = (end_row - first_row + at_once - 1) / at_once;
     const int next = together * stride();
     return walk.phase(units * chunks, [&](int index) {
@@ -112,7 +112,7 @@ class Forward {
       const int first_block = index % units * together, end_block = std::min(blocks, first_block + together);
       const int passes = (end - first + tile - 1) / tile;
       // A tile takes as long for a few rows; elsewhere passes of about as many rows each are the fastest.
-      const int step = !passes ? 1 : tile > kTile ? tile : (end - first + passes - 1) / passes;
+      const int step = has_tiles(matrix.format) ? tile : (end - first + passes - 1) / passes;
       if constexpr (kWide) {
         alignas(64) float out[kMaxBlocks][kOutRows][kBlock];
         for (int row = first, pass = 0; row < end; row += step, pass++) {
@@ -149,7 +149,7 @@ class Forward {
       return false;
     tiles.for_pages();
     if (!attention(walk, index)) return false;
-    tiles.for_weights();
+    tiles.after_pages();
     return residual(walk, space_.attention, layer.matrices[kAttentionOut], layer.vector(kAttentionOutBias),
                     layer.vector(kAttentionOutNorm)) &&
            by_token(walk,
@@ -224,7 +224,7 @@ class Forward {
       spans[r] = span_of(index, token);
     }
     alignas(64) static thread_local float out[kQueryTile * kMostHeadDim];
-    std::optional<std::pair<PagedHead<T>, Span>> coming;
+    std::optional<Context<T>> coming;
     if (next)
       coming.emplace(paged(index, next->row, next->kv_head),
                      span_of(index, step_.first_token[next->row] + next->first / group));

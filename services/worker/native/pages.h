@@ -103,6 +103,12 @@ struct Span {
   int first, end;
 };
 
+template <typename T>
+struct Context {
+  PagedHead<T> kv;
+  Span span;
+};
+
 // Positions of a head that are read together, within one segment, and the keys that are read next.
 template <typename T>
 struct Reading {
@@ -112,18 +118,19 @@ struct Reading {
   int runs = 0, next_runs = 0;
   const T *keys[kMostRuns], *values[kMostRuns], *next[kMostRuns];
 
-  Reading(const PagedHead<T>& kv, Span span, int segment)
+  Reading(const Context<T>& context, int segment)
       : segment(segment),
-        first(std::max(segment, span.first / kLanes * kLanes)),
-        end(std::min(segment + kSegment, span.end)) {
+        first(std::max(segment, context.span.first / kLanes * kLanes)),
+        end(std::min(segment + kSegment, context.span.end)) {
     for (int position = first; position < end; position += kLanes, runs++) {
-      keys[runs] = kv.keys(position);
-      values[runs] = kv.values(position);
+      keys[runs] = context.kv.keys(position);
+      values[runs] = context.kv.values(position);
     }
   }
 
-  // After these come the keys of the first segment of a span.
-  void then(const PagedHead<T>& kv, Span span) {
+  // After these come the keys of a context's first segment.
+  void then(const Context<T>& context) {
+    const auto& [kv, span] = context;
     const int end = std::min(span.end, span.first / kSegment * kSegment + kSegment);
     for (int at = span.first / kLanes * kLanes; at < end; at += kLanes) next[next_runs++] = kv.keys(at);
   }

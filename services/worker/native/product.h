@@ -10,11 +10,7 @@ namespace loom {
 // Rows that one pass over a block serves: as many as leave room for the weights in 32 registers, or two tiles.
 constexpr int kTile = 12;
 constexpr int kTileInt8 = 8;
-#if defined(LOOM_TILES)
-constexpr int kMostTile = 2 * kTileRows;
-#else
-constexpr int kMostTile = kTile;
-#endif
+constexpr int kMostTile = kHasTiles ? 2 * kTileRows : kTile;
 static_assert(kMostTile <= kBeyond + 1);
 
 // Weights that this thread most likely comes to next, called into the second-level cache while it computes: of each
@@ -209,9 +205,9 @@ void add_span(const Rows& rows, int first, int count, int span, const char* bloc
   }
 }
 
-// On tiles, the same to the bit: sums of whole numbers, scaled and added in the same order, but one span behind the
-// tiles, which take a while.
-template <Format format>
+// On T tiles of rows, the same to the bit: sums of whole numbers, scaled and added in the same order, but one span
+// behind the tiles, which take a while.
+template <Format format, int T>
 [[gnu::noinline]] void bytes_tiled(const Rows& rows, int first, int count, const char* block, int inputs, Ahead ahead,
                                    float* out) {
   constexpr size_t span_bytes = Matrix::span_bytes(format);
@@ -226,11 +222,21 @@ template <Format format>
   for (int span = 0; span < spans; span++, ahead.block += span_bytes) {
     ahead.fetch(span_bytes);
     weights.unpack<format>(block + span * span_bytes);
-    const auto multiply = count > kTileRows ? &SpanTiles::multiply<2> : &SpanTiles::multiply<1>;
-    (weights.*multiply)(row + span * kSpan, rows.row_bytes(), sums[span % 2]);
+    weights.multiply<T>(row + span * kSpan, rows.row_bytes(), sums[span % 2]);
     if (span) add(span - 1);
   }
   add(spans - 1);
+}
+
+template <int T>
+void tiled(const Rows& rows, int first, int count, const Matrix& weight, const char* block, Ahead ahead, float* out) {
+  const int inputs = weight.padded_inputs;
+  if (weight.format == Format::kBfloat)
+    bfloats_tiled<T>(rows.row(first), rows.row_bytes(), block, inputs, ahead, out);
+  else if (weight.format == Format::kInt8)
+    bytes_tiled<Format::kInt8, T>(rows, first, count, block, inputs, ahead, out);
+  else
+    bytes_tiled<Format::kInt4, T>(rows, first, count, block, inputs, ahead, out);
 }
 
 #endif
@@ -253,27 +259,29 @@ void tile(const Rows& rows, int first, int count, const Matrix& weight, const ch
 
 }  // namespace detail
 
-inline bool on_tiles(Format format) { return kMostTile > kTile && format != Format::kFloat; }
+inline bool has_tiles(Format format) { return kHasTiles && format != Format::kFloat; }
+
+// Whether so many rows are multiplied on tiles: a few in int8 are faster without.
+inline bool on_tiles(Format format, int rows) {
+  return has_tiles(format) && (format == Format::kBfloat || rows > kTileInt8);
+}
 
 inline int tile_of(Format format) {
-  return on_tiles(format) ? kMostTile : format >= Format::kInt8 ? kTileInt8 : kTile;
+  return has_tiles(format) ? kMostTile : format >= Format::kInt8 ? kTileInt8 : kTile;
 }
 
 // Bytes of a channel that tiles multiply at once: in int8 those of a group, which have a scale of their own.
-inline int tile_depth(Format format) { return !on_tiles(format) ? 0 : format == Format::kBfloat ? 64 : kGroup; }
+inline int tile_depth(Format format) { return !has_tiles(format) ? 0 : format == Format::kBfloat ? 64 : kGroup; }
 
 // Rows `first` and on times block `index`, for count <= tile_of(format); out has room for [kMostTile, 32].
-inline void product(const Rows& rows, int first, int count, const Matrix& weight, int index, [[maybe_unused]] Ahead ahead,
-                    float* out) {
+inline void product(const Rows& rows, int first, int count, const Matrix& weight, int index,
+                    [[maybe_unused]] Ahead ahead, float* out) {
 #if defined(LOOM_TILES)
-  const char* block = weight.block(index);
-  if (weight.format == Format::kBfloat) {
-    const auto tiled = count > kTileRows ? detail::bfloats_tiled<2> : detail::bfloats_tiled<1>;
-    return tiled(rows.row(first), rows.row_bytes(), block, weight.padded_inputs, ahead, out);
+  if (on_tiles(weight.format, count)) {
+    const char* block = weight.block(index);
+    return count > kTileRows ? detail::tiled<2>(rows, first, count, weight, block, ahead, out)
+                             : detail::tiled<1>(rows, first, count, weight, block, ahead, out);
   }
-  if (weight.format >= Format::kInt8 && count > kTileInt8)
-    return (weight.format == Format::kInt8 ? detail::bytes_tiled<Format::kInt8> : detail::bytes_tiled<Format::kInt4>)(
-        rows, first, count, block, weight.padded_inputs, ahead, out);
 #endif
   detail::tile<kTile>(rows, first, count, weight, weight.block(index), out);
 }

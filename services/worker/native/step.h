@@ -53,9 +53,9 @@ class Planner {
   }
 
  private:
-  // Tokens that each thread needs of its own for each byte of a weight and each thread: with fewer, reading the
-  // weights once for every thread takes longer than computing does, the more so on tiles. Measured with two.
-  static constexpr int kTokensOfShare = 2, kTokensOfTiledShare = 20;
+  // Tokens that each thread needs of its own for each thread and, but on tiles, for each byte of a weight: with fewer,
+  // reading the weights once for every thread takes longer than computing does. Measured with two.
+  static constexpr int kTokensOfShare = 2, kTokensOfTiledShare = 40;
   // Numbers of products that take as long as fetching one number of keys or values from memory.
   static constexpr float kReading = 24;
 
@@ -63,8 +63,9 @@ class Planner {
   void share_out(Step& step) const {
     const StepInput& input = step.input;
     const int threads = shape_.threads;
-    const int least = tile_of(shape_.format) > kTile ? kTokensOfTiledShare : kTokensOfShare;
-    const int most = input.tokens >= least * bytes_of(shape_.format) * threads * threads ? threads : 1;
+    const bool tiled = on_tiles(shape_.format, input.tokens);
+    const int least = tiled ? kTokensOfTiledShare : kTokensOfShare * bytes_of(shape_.format);
+    const int most = input.tokens >= least * threads * threads ? threads : 1;
     const std::vector<float> work = work_of(input);
     const float all = std::accumulate(work.begin(), work.end(), 0.0f);
     float done = 0;

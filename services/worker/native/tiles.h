@@ -11,12 +11,17 @@
 
 namespace loom {
 
+#if defined(LOOM_TILES)
+constexpr bool kHasTiles = true;
+#else
+constexpr bool kHasTiles = false;
+#endif
 constexpr int kTileRows = 16;
 
 #if defined(LOOM_TILES)
 
-// Tiles 0 to 3 hold sums, [16][16]; what is multiplied lies in 4 and 5, so many bytes of each of 16 rows, and by what
-// in 6 and 7, of each of 16 columns as many.
+// Tiles 0 to 3 hold sums, [16][16]. Tiles 4 and 5 hold `depth` bytes of each of 16 rows, 6 and 7 as many of each of the
+// 16 columns that the rows are multiplied by.
 struct alignas(64) TileShapes {
   constexpr explicit TileShapes(int depth) {
     for (int i = 0; i < 8; i++) {
@@ -35,7 +40,7 @@ struct alignas(64) TileShapes {
 class Tiles {
  public:
   // For weights of which `depth` bytes of a channel are multiplied at once, 32 or 64; none: 0.
-  explicit Tiles(int depth) : depth_(depth) { for_weights(); }
+  explicit Tiles(int depth) : depth_(depth) { shape(depth); }
 #if defined(LOOM_TILES)
   ~Tiles() {
     if (depth_) _tile_release();
@@ -44,11 +49,16 @@ class Tiles {
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 
-  void for_weights() const { take(depth_); }
-  void for_pages() const { take(depth_ ? 32 : 0); }
+  // Between products: bfloat16 is attended to 32 bytes at a time; bytes are not on tiles.
+  void for_pages() const {
+    if (depth_ == 64) shape(32);
+  }
+  void after_pages() const {
+    if (depth_ == 64) shape(64);
+  }
 
  private:
-  static void take([[maybe_unused]] int depth) {
+  static void shape([[maybe_unused]] int depth) {
 #if defined(LOOM_TILES)
     // Constants: of a local GCC 12 drops all but 8 bytes, for it takes the instruction to read no more.
     static constexpr TileShapes half(32), whole(64);
@@ -62,11 +72,13 @@ class Tiles {
 #if defined(LOOM_TILES)
 
 // Registers are named in the instruction.
-#define LOOM_TILE_MULTIPLY(sums, rows, columns)        \
-  if constexpr (sizeof(Number) == 2)                   \
-    _tile_dpbf16ps(sums, rows, columns);               \
-  else                                                 \
-    _tile_dpbssd(sums, rows, columns)
+#define LOOM_TILE_MULTIPLY(sums, rows, columns) \
+  {                                             \
+    if constexpr (sizeof(Number) == 2)          \
+      _tile_dpbf16ps(sums, rows, columns);      \
+    else                                        \
+      _tile_dpbssd(sums, rows, columns);        \
+  }
 
 // Sums of products of 16 R rows with 16 C columns, for R and C of 1 or 2: of bfloat16, or of signed bytes.
 template <int R, int C, typename Number = uint16_t>
@@ -84,15 +96,15 @@ struct TileSums {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     _tile_loadd(4, rows, row_stride);
     _tile_loadd(6, columns, column_stride);
-    LOOM_TILE_MULTIPLY(0, 4, 6);
+    LOOM_TILE_MULTIPLY(0, 4, 6)
     if constexpr (C == 2) {
       _tile_loadd(7, more_columns, column_stride);
-      LOOM_TILE_MULTIPLY(1, 4, 7);
+      LOOM_TILE_MULTIPLY(1, 4, 7)
     }
     if constexpr (R == 2) {
       _tile_loadd(5, static_cast<const char*>(rows) + kTileRows * row_stride, row_stride);
-      LOOM_TILE_MULTIPLY(2, 5, 6);
-      if constexpr (C == 2) LOOM_TILE_MULTIPLY(3, 5, 7);
+      LOOM_TILE_MULTIPLY(2, 5, 6)
+      if constexpr (C == 2) LOOM_TILE_MULTIPLY(3, 5, 7)
     }
   }
 

@@ -59,7 +59,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     | {"hidden_size": 96, "intermediate_size": 200, "head_dim": 64, "heads": (3, 3), "vocab_size": 384}
     | {"attention_bias": True, "mlp_bias": True},
     "many queries a KV head": LLAMA
-    | {"hidden_size": 64, "intermediate_size": 64, "head_dim": 16, "heads": (60, 2), "vocab_size": 400},
+    | {"hidden_size": 64, "intermediate_size": 64, "head_dim": 16, "heads": (80, 2), "vocab_size": 400},
     "wide heads, windows and caps": GEMMA
     | {"hidden_size": 64, "intermediate_size": 100, "head_dim": 256, "heads": (4, 1), "vocab_size": 500},
 }
@@ -154,11 +154,16 @@ def ragged(engine: Any, counts: list[int], starts: list[int], seed: int = 0) -> 
 
 @pytest.mark.parametrize("page_size", [16, 48])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_model_of_any_shape_computes_what_torch_does(tmp_path: Path, shape: str, page_size: int) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_of_any_shape_computes_what_torch_does(
+    tmp_path: Path, dtype: Any, shape: str, page_size: int
+) -> None:
     artifact = random_model(tmp_path / "model", SHAPES[shape])
     logits = {}
     for kernels in ("native", "torch"):
-        config = replace(TINY_CONFIG, kernels=kernels, page_size=page_size, page_count=128, threads=2)
+        config = replace(
+            TINY_CONFIG, kernels=kernels, dtype=dtype, page_size=page_size, page_count=128, threads=2
+        )
         engine: Any = load_engine(artifact, config)
         # Here nothing blanks the pages that a step enters, as torch would need it.
         engine.pool.data.fill_(torch.nan if kernels == "native" else 0)
@@ -176,7 +181,11 @@ def test_a_model_of_any_shape_computes_what_torch_does(tmp_path: Path, shape: st
         )
         logits[kernels] = torch.cat((first, engine.forward(follow)))
     assert logits["torch"].std() > 0.1
-    assert torch.allclose(logits["native"], logits["torch"], atol=2e-4, rtol=1e-4)
+    if dtype == "float32":
+        assert torch.allclose(logits["native"], logits["torch"], atol=2e-4, rtol=1e-4)
+    else:
+        off = (logits["native"] - logits["torch"]).float().std(-1) / logits["torch"].float().std(-1)
+        assert off.max() < 0.06  # torch rounds between operations too: 0.02 to 0.04
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int4"])
@@ -214,12 +223,12 @@ def test_logits_are_the_same_to_the_bit_in_any_batch_and_chunks(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize("counts", [[1] * 40, [1, 1, 300], [1] * 70 + [90, 3, 1], [200, 30, 40]], ids=sum)
+@pytest.mark.parametrize("counts", [[1] * 40, [1, 1, 300], [1] * 70 + [300, 3, 1], [200, 30, 40]], ids=sum)
 def test_threads_that_share_a_step_change_no_bit_of_it(tmp_path: Path, counts: list[int], dtype: Any) -> None:
     artifact = random_model(tmp_path / "model", SHAPES["odd widths"])
     logits = []
     for threads in (1, 2, 3):
-        engine: Any = load_engine(artifact, replace(NATIVE, dtype=dtype, threads=threads, page_count=1024))
+        engine: Any = load_engine(artifact, replace(NATIVE, dtype=dtype, threads=threads, page_count=2048))
         prompts = ragged(engine, counts, [7 * row % 50 for row in range(len(counts))])
         for _ in range(3):
             engine.pool.data.fill_(0)
@@ -278,7 +287,7 @@ def test_what_is_drawn_is_the_same_where_unwanted_logits_hold_nothing(tmp_path: 
     prompts = [prompt_of(1 + 7 * index % 60) for index in range(27)]
 
     def outputs(*, everything: bool) -> list[Any]:
-        engine: Any = load_engine(artifact, replace(NATIVE, threads=threads, page_count=1024))
+        engine: Any = load_engine(artifact, replace(NATIVE, threads=threads, page_count=2048))
         inner = engine.forward
         inner._space = torch.empty(len(prompts), engine.vocab_size)
         unwanted = 0
